@@ -189,8 +189,9 @@ class PrimitiveCalls:
 
         @functools.wraps(original)
         def call(primitive: Any, *args: Any, **kwargs: Any) -> Any:
-            replacement = None if activity.is_inside else recorded.get(id(primitive))
-            return original(primitive, *args, **kwargs) if replacement is None else replacement[1](*args, **kwargs)
+            if activity.is_inside or id(primitive) not in recorded:
+                return original(primitive, *args, **kwargs)
+            return recorded[id(primitive)][1](*args, **kwargs)
 
         return call
 
@@ -327,8 +328,9 @@ class JitCalls:
         @functools.wraps(original)
         def leave(context: Any, *error: Any) -> Any:
             # It was entered by the original where a start() came inside.
-            has_left = self._stand_ins.pop() if self._stand_ins else False
-            return None if has_left else original(context, *error)
+            if self._stand_ins and self._stand_ins.pop():
+                return None
+            return original(context, *error)
 
         return leave
 

@@ -13,7 +13,7 @@ import xxhash
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from msprobe_collector.pytorch.hyperparameters import group_settings, has_hooks, held_by, number_of
+from msprobe_collector.pytorch.hyperparameters import group_settings, grouped_parameters, has_hooks, held_by, number_of
 from msprobe_collector.pytorch.parameter_names import inside_compiled, without_compiler
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, RunFacts, told
@@ -78,7 +78,8 @@ class TorchFacts(RunFacts):
     """See `msprobe_collector.recording.manifest.RunFacts`."""
 
     name, layer_class, forward = "pytorch", nn.Module, "forward"
-    number_of, group_settings = staticmethod(number_of), staticmethod(group_settings)
+    number_of = staticmethod(number_of)
+    group_settings, group_parameters = staticmethod(group_settings), staticmethod(grouped_parameters)
 
     def __init__(self) -> None:
         """Look at nothing yet."""
@@ -131,11 +132,6 @@ class TorchFacts(RunFacts):
     def layers(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`."""
         return (layer for layer in _named(model.named_modules()) if inside_compiled(layer[1]) is layer[1])
-
-    @staticmethod
-    def group_parameters(optimizer: Any) -> list[list[Any]]:
-        """See `RunFacts`."""
-        return [group["params"] for group in optimizer.param_groups]
 
     def optimizer_of(self, scheduler: Any) -> Any:
         """See `RunFacts`."""

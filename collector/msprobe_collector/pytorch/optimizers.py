@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
-from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.hyperparameters import group_settings, grouped_parameters
 from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.parameter_names import parameter_names
 from msprobe_collector.recording.session import Session
@@ -124,7 +124,7 @@ class OptimizerSteps(OptimizerRecords):
             self._guard.enter("an optimizer's step", self._end, optimizer)
 
     def _groups(self, optimizer: Any) -> list[list[Any]]:
-        return [list(group["params"]) for group in optimizer.param_groups]
+        return grouped_parameters(optimizer)
 
     def _settings(self, optimizer: Any) -> list[dict[str, Any]]:
         groups = zip(group_settings(optimizer), optimizer.param_groups)
@@ -179,8 +179,7 @@ class OptimizerSteps(OptimizerRecords):
         self, owner: Any, result: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """The norm is returned, or was given."""
-        norm = signature.bind(*args, **kwargs).arguments.get("total_norm")
-        self._records.returns(owner, result if norm is None else norm)
+        self._records.returns(owner, signature.bind(*args, **kwargs).arguments.get("total_norm", result))
 
 
 def clipping_functions() -> Iterator[tuple[Any, str]]:
@@ -193,7 +192,7 @@ def clipping_functions() -> Iterator[tuple[Any, str]]:
 
 def is_inside(outer: FrameType | None, inner: FrameType) -> bool:
     """Return whether `outer` is `inner` or has called it, and runs."""
-    frame: FrameType | None = inner if outer is not None else None
+    frame: FrameType | None = inner
     while frame is not None and frame is not outer:
         frame = frame.f_back
     return frame is not None

@@ -282,8 +282,8 @@ def _sketched(held: list[_Copy], array: np.ndarray[Any, Any]) -> Iterator[Sketch
 def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
     """Statistics, and how many elements are +Inf, where that is counted."""
     columns = [numbers[at :: value.width] for at in range(value.width)]
-    is_float = value.dtype.is_floating_point or value.dtype.is_complex
-    kind: Any = "float" if is_float else "bool" if value.dtype is torch.bool else "int"
+    dtype: Any = numpy_dtype(value.dtype)
+    kind: Any = {"b": "bool", "i": "int", "u": "int"}.get(dtype.kind, "float")
     return statistics_of_blocks(columns, value.count, kind)
 
 

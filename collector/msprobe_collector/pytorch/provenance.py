@@ -22,7 +22,7 @@ from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
 from msprobe_collector.pytorch.parameter_names import own_parameters
 from msprobe_collector.recording.guard import Guard
-from msprobe_collector.recording.observing import communicates
+from msprobe_collector.recording.observing import communicates, items_of
 
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
 _CHANGED = f', "{CHANGED}": true'
@@ -201,9 +201,9 @@ class TorchProvenances:
         api = api_of(name)
         if not (uncounted(api, arguments, {}) or (arguments and changes_first_argument(api))):
             return
-        most = 2 if communicates(api) else 1
-        for value in arguments[: 5 if api in _NORMS else most]:
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+        most = 5 if api in _NORMS else 1 + communicates(api)
+        for value in arguments[:most]:
+            for tensor in items_of(value):
                 self.guard.faults.guarded(name, self._forget, tensor)
 
     def clear(self) -> None:
@@ -215,12 +215,13 @@ class TorchProvenances:
     def watch(self, modules: Iterable[tuple[str, Any]]) -> None:
         """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
         for path, module in modules:
-            front = f"{path}." if path else ""
-            for name, parameter in own_parameters(module).items():
-                self._add_leaf(front + name, parameter)
-                self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
-            for name, buffer in module.named_buffers(recurse=False) if module._buffers else ():
-                self._add_leaf(front + name, buffer)
+            for last, parameter in own_parameters(module).items():
+                name = f"{path}.{last}".removeprefix(".")
+                self._add_leaf(name, parameter)
+                self._parameters.setdefault(id(parameter), (weakref.ref(parameter), name))
+            if module._buffers:
+                for last, buffer in module.named_buffers(recurse=False):
+                    self._add_leaf(f"{path}.{last}".removeprefix("."), buffer)
 
     def name_of(self, tensor: Any) -> str:
         """Of a parameter, wherever it lies now (`parameter.data = ...`); "" for one that is not watched."""

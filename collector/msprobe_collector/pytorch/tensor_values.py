@@ -347,7 +347,7 @@ def _reduced(tensor: Any) -> Statistics:
     """
     dense = tensor.permute(memory_order(tensor.stride()))
     flat = dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1)
-    maxima, minima, totals, squares = zip(*map(_of_block, flat.split(_BLOCK) if flat.numel() > _BLOCK else (flat,)))
+    maxima, minima, totals, squares = zip(*map(_of_block, flat.split(_BLOCK)))
     maximum, minimum, square = max(maxima), min(minima), sum(squares)
     if not LEAST < max(abs(maximum), abs(minimum)) < MOST or square != square:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.

@@ -100,6 +100,11 @@ def inner_tensors(
             yield from parts.tensors(f"input.{at}", value)
 
 
+def items_of(value: Any) -> Sequence[Any]:
+    """Return a tuple or list itself, and any other value as its only item."""
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
 @dataclass(slots=True)
 class _Awaited:
     """A call whose result is not there yet; it keeps its handles, so that their ids stay their own."""
@@ -143,14 +148,14 @@ class Waits:
 
     def outputs_of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a communication call put out: its result, or, where it fills its arguments, these as they are now."""
-        parts = _parts(result)
+        parts = items_of(result)
         if all(part is None or self._is_no_value(part) for part in parts):
             return [*args, *kwargs.values()]
         return [None if self._is_handle(part) else part for part in parts]
 
     def handles_of(self, result: Any) -> list[Any]:
         """Handles in `result` on which someone must still wait."""
-        return [part for part in _parts(result) if self._is_handle(part) and self._must_wait(part)]
+        return [part for part in items_of(result) if self._is_handle(part) and self._must_wait(part)]
 
     def _put(self, swaps: MethodSwaps) -> None:
         """Put `seen_wait` in the place of each method that waits."""
@@ -181,10 +186,6 @@ class Waits:
             return result
 
         return wait
-
-
-def _parts(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 class GradientTap(Protocol):

@@ -102,9 +102,10 @@ class ParameterNames:
         """Learn the parameters of the `layers` of a model, given as (path, layer)."""
         for path, layer in layers:
             for last, parameter in self._parameters_of(layer).items():
+                name = f"{path}.{last}".removeprefix(".")
                 # Beside it the copy in higher precision that wrappers of optimizers update.
                 for item in (parameter, getattr(parameter, "main_param", None)):
-                    self._known.setdefault(id(item), (f"{path}.{last}" if path else last, item))
+                    self._known.setdefault(id(item), (name, item))
 
     def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
         """Return a name of each of the parameters.

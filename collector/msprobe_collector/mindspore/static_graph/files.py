@@ -104,8 +104,8 @@ def group_calls(files: list[StagedFile]) -> Iterator[_CallFiles]:
     for label, direction, _ in calls:
         forwards[label] += direction == "forward"
     for call in calls.values():
-        if call.direction == "backward":
-            call.number = max(forwards[call.label] - 1 - call.number, 0) if forwards[call.label] else call.number
+        if call.direction == "backward" and forwards[call.label]:
+            call.number = max(forwards[call.label] - 1 - call.number, 0)
         yield call
 
 
@@ -164,7 +164,7 @@ class StagedRecords:
         if call.direction == "forward":
             self._recorder.number(call.label)
             record = self._recorder.begin(f"{call.label}.forward.{call.number}", "forward", outer)
-            record.stack = "[]" if record.stack else ""
+            record.stack = record.stack and "[]"
             self._recorder.inputs(record, inputs, {})
             self._recorder.outputs(record, outputs)
             self._recorder.end(record)
