@@ -112,10 +112,9 @@ def unreachable_names(targets: Sequence[ApiTarget]) -> list[str]:
     names: set[str] = set()
     for holder in gc.get_objects():
         if type(holder) is dict and "__module__" in holder and not _is_framework(str(holder.get("__module__"))):
-            names.update(by_identity[id(value)] for value in holder.values() if id(value) in by_identity)
+            names.update(filter(None, map(by_identity.get, map(id, holder.values()))))
         elif type(holder) is type(_is_framework) and not _is_framework(holder.__module__ or ""):
-            values = holder.__defaults__ or ()
-            names.update(by_identity[id(value)] for value in values if id(value) in by_identity)
+            names.update(filter(None, map(by_identity.get, map(id, holder.__defaults__ or ()))))
     return sorted(names)
 
 

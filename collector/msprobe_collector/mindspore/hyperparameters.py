@@ -81,8 +81,9 @@ def update_groups(optimizer: Any, parameters: Sequence[Any]) -> tuple[list[dict[
         is_decayed = not isinstance(flags, (tuple, list)) or at >= len(flags) or bool(flags[at])
         key = (number, is_decayed)
         if key not in places:
-            settings = groups[number] if number < len(groups) else {}
-            distinct.append(settings if is_decayed else {**settings, "weight_decay": 0.0})
+            distinct.append(dict(*groups[number : number + 1]))
+            if not is_decayed:
+                distinct[-1]["weight_decay"] = 0.0
             places[key] = len(distinct) - 1
         chosen.append(places[key])
     return distinct, chosen

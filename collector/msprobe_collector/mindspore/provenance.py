@@ -23,6 +23,7 @@ from msprobe_collector.mindspore.mindspore_internals import graph_executors
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import items_of
+from msprobe_collector.recording.recorder import view_text
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Calls that write into their first argument where they return it (`x.add_(y)` gives a new tensor on CPU).
@@ -106,8 +107,8 @@ class _Memory:
 
     def value_at(self, place: _Place) -> _Value | None:
         """Return what a record has named just there since the last write."""
-        values = (value for value in reversed(self.values) if value.writes == self.writes)
-        return next((value for value in values if value.place() == place), None)
+        there = (value for value in reversed(self.values) if value.writes == self.writes and value.place() == place)
+        return next(there, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -340,7 +341,7 @@ class MindSporeOrigins:
         place = _place(tensor)
         view = ""
         if source is None and (source := memory.value_at(place)) is None and provenances.sees_writes:
-            source, view = memory.written, _view_text(place)
+            source, view = memory.written, view_text(place[0], place[2], place[1])
         return _Origin(None, source, view, leaf)
 
     def _made(self, tensor: Any, path: str) -> _Origin:
@@ -371,8 +372,3 @@ def _address(tensor: Any) -> int:
 
 def _place(tensor: Any) -> _Place:
     return tensor.storage_offset(), tuple(tensor.stride()), tuple(tensor.shape), tensor.dtype
-
-
-def _view_text(place: _Place) -> str:
-    offset, strides, shape, _ = place
-    return ",".join((str(offset), " ".join(f"{length}x{stride}" for length, stride in zip(shape, strides))))

@@ -326,14 +326,11 @@ def _public_names() -> dict[Any, str]:
 
 
 def _members(owner: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(owner, type):
-        members = {**vars(torch._C.TensorBase), **vars(owner)}
-        return ((name, value) for name, value in members.items() if callable(value))
-    return (
-        (name, value)
-        for name, value in vars(owner).items()
-        if callable(value) and not isinstance(value, type) and not name.startswith("__")
-    )
+    is_class = isinstance(owner, type)
+    members = {**vars(torch._C.TensorBase), **vars(owner)} if is_class else vars(owner)
+    for name, value in members.items():
+        if callable(value) and (is_class or not (isinstance(value, type) or name.startswith("__"))):
+            yield name, value
 
 
 def _otherwise(function: Any) -> str | None:

@@ -56,8 +56,7 @@ class CheckpointCall:
         """See `Repeatable`."""
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         tensors += [tensor for _, tensor in inner_tensors(args, kwargs, torch_values().parts)]
-        places = (place_of(tensor) for tensor in tensors)
-        self._storages = {place[0]._cdata: place[0] for place in places if place is not None}
+        self._storages = {place[0]._cdata: place[0] for place in map(place_of, tensors) if place is not None}
         if self.repetition is not None:
             self.repetition.began(self, self._storages)
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.pytorch.hyperparameters import group_settings, grouped_parameters, has_hooks, held_by, number_of
-from msprobe_collector.pytorch.parameter_names import inside_compiled, without_compiler
+from msprobe_collector.pytorch.parameter_names import inside_compiled, uncompiled
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, RunFacts, told
 from msprobe_collector.recording.plain_values import WhatIsTold
@@ -123,15 +123,15 @@ class TorchFacts(RunFacts):
 
     def parameters(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`."""
-        return _named(model.named_parameters(remove_duplicate=False))
+        return uncompiled(model.named_parameters(remove_duplicate=False))
 
     def buffers(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`."""
-        return _named(model.named_buffers(remove_duplicate=False))
+        return uncompiled(model.named_buffers(remove_duplicate=False))
 
     def layers(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`."""
-        return (layer for layer in _named(model.named_modules()) if inside_compiled(layer[1]) is layer[1])
+        return (layer for layer in uncompiled(model.named_modules()) if inside_compiled(layer[1]) is layer[1])
 
     def optimizer_of(self, scheduler: Any) -> Any:
         """See `RunFacts`."""
@@ -184,7 +184,7 @@ class TorchFacts(RunFacts):
             if isinstance(tensor, nn.Parameter):
                 entry["requires_grad"] = tensor.requires_grad
             if (placements := getattr(tensor, "placements", None)) is not None:
-                entry["placements"] = [str(placement) for placement in placements]
+                entry["placements"] = list(map(str, placements))
                 tensor = tensor._local_tensor
             entry["fingerprint"] = self._fingerprints.of(tensor)
         return entry
@@ -213,10 +213,6 @@ class TorchFacts(RunFacts):
 
 #: Attributes of a GradScaler without their underscore.
 _OF_A_SCALER = ("growth_factor", "backoff_factor", "growth_interval")
-
-
-def _named(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    return ((without_compiler(name), value) for name, value in values)
 
 
 def _running(*kinds: str) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from msprobe_collector.pytorch.hyperparameters import group_settings, grouped_pa
 from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.parameter_names import parameter_names
 from msprobe_collector.recording.session import Session
-from msprobe_collector.recording.swaps import ApiTarget, Installation
+from msprobe_collector.recording.swaps import Installation
 from msprobe_collector.recording.updates import Named, OptimizerRecords, named
 
 #: (module, class in it or "", functions) that clip gradients by their norm, looked for in modules that are imported.
@@ -45,8 +45,6 @@ class OptimizerSteps(OptimizerRecords):
         super().__init__(session, parameter_names())
         self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
         self._handles: list[Any] = []
-        #: Places of functions that clip, by owner and name, which are recorded.
-        self._found: set[tuple[int, str]] = set()
         #: Frame of PyTorch that runs the step, by the optimizer's id.
         self._running: dict[int, FrameType] = {}
         #: Threads in which one of them runs: of those that it calls itself there are no records.
@@ -61,10 +59,7 @@ class OptimizerSteps(OptimizerRecords):
         """See steps from now on."""
         if not self._is_wanted or self._handles:
             return
-        places = [place for place in clipping_functions() if (id(place[0]), place[1]) not in self._found]
-        if places:
-            self._found.update((id(owner), name) for owner, name in places)
-            self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in places])
+        self._clipping.add_new((owner, name, name) for owner, name in clipping_functions())
         self._clipping.install()
         self._handles = [
             hooks.register_optimizer_step_pre_hook(self._begins),

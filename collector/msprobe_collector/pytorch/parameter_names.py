@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.nn import Module
@@ -19,15 +20,15 @@ def own_parameters(module: Any) -> dict[str, Any]:
     """Return the parameters that stand on `module` itself, each by its first name; most have none."""
     if type(module).named_parameters is not Module.named_parameters:
         return dict(module.named_parameters(recurse=False))
-    names: dict[int, str] = {}
+    first: dict[int, tuple[str, Any]] = {}
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            names.setdefault(id(parameter), name)
-    return {name: module._parameters[name] for name in names.values()}
+            first.setdefault(id(parameter), (name, parameter))
+    return dict(first.values())
 
 
 #: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel).
-_WRAPPERS = ("module.",)
+_WRAPPER = "module."
 #: Attribute in which the Module that torch.compile puts around another one holds that.
 _COMPILED = "_orig_mod"
 
@@ -35,6 +36,11 @@ _COMPILED = "_orig_mod"
 def without_compiler(path: str) -> str:
     """Return the path of a Module or parameter as it is where nothing is compiled."""
     return path if _COMPILED not in path else ".".join(part for part in path.split(".") if part != _COMPILED)
+
+
+def uncompiled(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) with the paths as they are where nothing is compiled."""
+    return ((without_compiler(path), value) for path, value in named)
 
 
 def inside_compiled(module: Any) -> Any:
@@ -53,9 +59,9 @@ def names_in_models(wanted: set[int]) -> dict[int, str]:
     """Name by id of each of the `wanted` parameters in the model that has most of them."""
     names_by_model = []
     for model in outermost_modules():
-        named = ((without_compiler(name), parameter) for name, parameter in model.named_parameters())
+        named = uncompiled(model.named_parameters())
         names = {id(parameter): name for name, parameter in named if id(parameter) in wanted}
-        while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
+        while names and all(name.startswith(_WRAPPER) for name in names.values()):
             names = {key: name.partition(".")[2] for key, name in names.items()}
         names_by_model.append(names)
     # Of two that have equally many the shorter names win; dictionaries keep what is put in last.

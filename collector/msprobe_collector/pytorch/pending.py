@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count as numbers_from, repeat
+from itertools import chain, count as numbers_from, repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -198,7 +198,7 @@ class TorchPending:
     def _reduce(self, tensor: Any) -> tuple[int, list[Any], Any]:
         """`width`, `parts` and `sketch` of `_Reduced`."""
         sketch = sketch_on_device(tensor) if self._has_sketches else None
-        parts = [one_pass.reduced(piece) for piece in _pieces(tensor)]
+        parts = list(map(one_pass.reduced, _pieces(tensor)))
         if all(part is not None for part in parts):
             return one_pass.WIDTH, parts, sketch
         reduced = [
@@ -206,11 +206,11 @@ class TorchPending:
             for piece in _pieces(tensor)
             for block in piece.split(_BLOCK)
         ]
-        return len(reduced[0]), [part for parts in reduced for part in parts], sketch
+        return len(reduced[0]), list(chain(*reduced)), sketch
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
-        copies = [_taken_from(held) for held in list(self._copies.values())]
+        copies = list(map(_taken_from, list(self._copies.values())))
         empty = _taken_from(self._empty)
         reduced = _taken_from(self._reduced)
         self._waiting = self._waiting_on_host = self._waiting_bytes = 0

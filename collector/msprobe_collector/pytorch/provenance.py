@@ -23,6 +23,7 @@ from msprobe_collector.pytorch.api_names import changes_first_argument
 from msprobe_collector.pytorch.parameter_names import own_parameters
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import communicates, items_of
+from msprobe_collector.recording.recorder import view_text
 
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
 _CHANGED = f', "{CHANGED}": true'
@@ -303,7 +304,7 @@ class TorchOrigins:
     def changed(self) -> list[Any]:
         """The arguments into which the call has written, in order."""
         written = [argument.tensor for argument in self._inputs if self._is_written(argument)]
-        return list({id(tensor): tensor for tensor in written}.values())
+        return list(dict(zip(map(id, written), written)).values())
 
     def end(self) -> None:
         """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
@@ -468,9 +469,9 @@ def _covers(outer: Part, inner: Part) -> bool:
     steps = _elements(outer)[2:]
     if len(steps) > 1 or (steps and steps[0][0] != 1):  # not every element in between
         return False
-    (first, last), width = (step * outer[3].itemsize for step in _interval(outer, 0)), outer[3].itemsize
-    start, end = (step * inner[3].itemsize for step in _interval(inner, 0))
-    return bool(first <= start and end + inner[3].itemsize <= last + width)
+    (first, last), width = _interval(outer, 0), outer[3].itemsize
+    (start, end), inner_width = _interval(inner, 0), inner[3].itemsize
+    return bool(first * width <= start * inner_width and (end + 1) * inner_width <= (last + 1) * width)
 
 
 @lru_cache(maxsize=4096)
@@ -508,5 +509,4 @@ def _viewed(text: str, part: Part, source: Part | None) -> str:
     if source is None or part == source:
         return text
     distance, rest = divmod(part[0] * part[3].itemsize - source[0] * source[3].itemsize, part[3].itemsize)
-    steps = " ".join(f"{size}x{stride}" for size, stride in zip(part[1], part[2]))
-    return "" if rest else f'{text}, "{VIEW}": "{distance},{steps}"'
+    return "" if rest else f'{text}, "{VIEW}": "{view_text(distance, part[1], part[2])}"'

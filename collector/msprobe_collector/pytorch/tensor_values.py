@@ -285,9 +285,9 @@ def _part_of(whole: Any, part: TensorValues) -> TensorValues:
     """The part of a DTensor that this process holds, with how the whole is spread."""
     mesh = whole.device_mesh
     spread = {
-        "placements": [str(placement) for placement in whole.placements],
+        "placements": list(map(str, whole.placements)),
         "mesh": mesh.mesh.tolist(),
-        "mesh_dim_names": None if mesh.mesh_dim_names is None else list(mesh.mesh_dim_names),
+        "mesh_dim_names": mesh.mesh_dim_names,
         "global_shape": list(whole.shape),
     }
     part.fields = f'{_requires_grad(whole.requires_grad)}, "dtensor": {json.dumps(spread)}'

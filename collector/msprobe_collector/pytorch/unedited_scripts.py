@@ -228,7 +228,7 @@ class TorchStepFinder:
             self._calls.uninstall()
         self.has_begun = True
         if self.debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
-            trained = {id(parameter) for parameter in module.parameters()}
+            trained = set(map(id, module.parameters()))
             self.debugger.monitor(max(optimizers, key=lambda optimizer: len(trained & _parameters_of(optimizer))))
             return
         self._optimizers = optimizers
@@ -294,13 +294,12 @@ def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> l
     """Modules that stand in no other one: that of `called` first, then those with parameters of the optimizers."""
     trained = set().union(*map(_parameters_of, optimizers))
     models = [model for model in outermost_modules() if _has(model, called, trained)]
-    models.sort(key=lambda model: all(module is not called for module in model.modules()))
+    models.sort(key=lambda model: id(called) not in map(id, model.modules()))
     return models or [called]
 
 
 def _has(model: nn.Module, called: nn.Module, trained: set[int]) -> bool:
-    is_of_call = any(module is called for module in model.modules())
-    return is_of_call or any(id(parameter) in trained for parameter in model.parameters())
+    return id(called) in map(id, model.modules()) or not trained.isdisjoint(map(id, model.parameters()))
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
