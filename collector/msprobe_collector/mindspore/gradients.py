@@ -7,7 +7,7 @@ gradients of a shared tensor are added up.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -251,9 +251,7 @@ def _edges_between(
                 to_output = edge, outputs[identity][1][index]
                 edges.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
     if len(visited) > len(outputs):
-        shared: defaultdict[tuple[Hashable, int | None], list[int]] = defaultdict(list)
-        for identity, positions in targets.items():
-            for position in positions:
-                shared[identity, places[position]].append(position)
-        leave_out_shared(edges.values(), shared.values())
+        keys = {at: (identity, places[at]) for identity, of_node in targets.items() for at in of_node}
+        counts = Counter(keys.values())
+        leave_out_shared(edges.values(), {at for at, key in keys.items() if counts[key] > 1})
     return edges

@@ -113,8 +113,7 @@ def number_of(value: Any) -> Any:
         return None
     if value.size != 1:
         return OMITTED
-    number = value.asnumpy().reshape(()).item()
-    return shortest(number, str(value.dtype).lower()) if isinstance(number, float) else number
+    return shortest(value.asnumpy().reshape(()).item(), str(value.dtype).lower())
 
 
 def _of_param_group(group: dict[str, Any]) -> dict[str, object]:

@@ -351,7 +351,8 @@ class TorchTap:
                     visited[id(following)] = following
                     waiting.append(following)
         if len(visited) > outputs:
-            leave_out_shared(nodes.values(), ([position for position, _ in edges] for edges in targets.values()))
+            unclear = {position for edges in targets.values() if len(edges) > 1 for position, _ in edges}
+            leave_out_shared(nodes.values(), unclear)
 
     def _behind_cast(self, node: Any) -> Any:
         """The leaf behind a cast of it, else `node`.

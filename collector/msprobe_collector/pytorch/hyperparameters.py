@@ -66,5 +66,4 @@ def number_of(value: Any) -> Any:
         return None
     if value.numel() != 1 or isinstance(value, torch.nn.Parameter) or value.is_meta or value.is_complex():
         return OMITTED
-    number = value.item()
-    return shortest(number, str(value.dtype).removeprefix("torch.")) if isinstance(number, float) else number
+    return shortest(value.item(), str(value.dtype).removeprefix("torch."))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from torch.nn import Module
@@ -66,4 +68,4 @@ def names_in_models(wanted: set[int]) -> dict[int, str]:
         names_by_model.append(names)
     # Of two that have equally many the shorter names win; dictionaries keep what is put in last.
     names_by_model.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
-    return {key: name for names in names_by_model for key, name in names.items()}
+    return reduce(or_, names_by_model, {})

@@ -210,9 +210,9 @@ class TorchPending:
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
-        copies = list(map(_taken_from, list(self._copies.values())))
-        empty = _taken_from(self._empty)
-        reduced = _taken_from(self._reduced)
+        copies = list(map(taken_from, list(self._copies.values())))
+        empty = taken_from(self._empty)
+        reduced = taken_from(self._reduced)
         self._waiting = self._waiting_on_host = self._waiting_bytes = 0
         for number, dtype in empty:
             yield number, NO_STATISTICS, TensorValues(np.zeros(0), str(dtype), "")
@@ -237,7 +237,7 @@ class TorchPending:
             logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
 
 
-def _taken_from(values: deque[_T]) -> list[_T]:
+def taken_from(values: deque[_T]) -> list[_T]:
     """What stands in `values` now, taken out; another thread may add meanwhile."""
     return [values.popleft() for _ in range(len(values))]
 

@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from msprobe_collector.dump_format import is_cell_record
 from msprobe_collector.dump_format.records import api_of
@@ -33,7 +32,6 @@ _NO_VERSION = -1
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
 #: `Memory.writes` where nothing is known of them.
 _UNKNOWN: list[tuple[Part | None, str]] = [(None, "")]
-weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 #: Calls that change running statistics, and where those stand.
@@ -491,7 +489,7 @@ def _elements(part: Part) -> tuple[Any, ...]:
 def _changed(text: str) -> str:
     if not text or text == _UNINITIALIZED:
         return ""
-    return text if text.endswith(_CHANGED) else text + _CHANGED
+    return text.removesuffix(_CHANGED) + _CHANGED
 
 
 def _own(names: dict[Part, str], part: Part, *, is_part: bool) -> str:

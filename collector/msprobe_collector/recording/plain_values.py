@@ -57,12 +57,12 @@ def _base(value: Any) -> Any:
     return None
 
 
-def shortest(number: float, dtype: str) -> float:
+def shortest(number: Any, dtype: str) -> Any:
     """A number of a tensor as it was typed: 0.1, for the 0.10000000149011612 that float32 holds.
 
-    It becomes the same number again in that dtype.
+    It becomes the same number again in that dtype. Integers and truth values stay what they are.
     """
-    if dtype != "float32":
+    if dtype != "float32" or not isinstance(number, float):
         return number
     import numpy as np
 
