@@ -272,20 +272,20 @@ class JitCalls:
         @functools.wraps(original)
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             # A method gets its object first, which is not an argument of the record.
-            bound, arguments = (args[:1], args[1:]) if executor.obj is not None else ((), args)
+            is_method = executor.obj is not None
 
             def run(*arguments: Any, **kwargs: Any) -> Any:
                 with self._originals_in_place():
-                    return original(executor, *bound, *arguments, **kwargs)
+                    return original(executor, *args[:is_method], *arguments, **kwargs)
 
             recorded = self._guard.enter(
                 "a jit function", self._recorded, run, executor.fn, executor.obj, otherwise=run
             )
-            return recorded(*arguments, **kwargs)
+            return recorded(*args[is_method:], **kwargs)
 
         return call
 
-    def _recorded(self, run: Callable[..., Any], function: Any, instance: Any) -> Callable[..., Any]:
+    def _recorded(self, run: Callable[..., Any], function: Any, instance: Any = None) -> Callable[..., Any]:
         """`run`, recorded as a call of `function` where calls become records; `instance` may have it as a method."""
         if not self._records:
             return run
@@ -346,7 +346,5 @@ class JitCalls:
                 finally:
                     leave(context, None, None, None)
 
-        recorded = self._guard.enter(
-            "a jit function", self._recorded, run, function, args[0] if is_method else None, otherwise=run
-        )
+        recorded = self._guard.enter("a jit function", self._recorded, run, function, *args[:is_method], otherwise=run)
         return recorded(*args[is_method:], **kwargs)

@@ -7,7 +7,7 @@ gradients of a shared tensor are added up.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
 _LEAF_SEQUENCE = (1 << 64) - 1
+#: How the text of the node begins that copies a view for a kernel.
+_COPY = "<Contiguous,"
 #: How the names of dtypes begin that take gradients.
 _FLOATING = ("Float", "BFloat", "Complex", "HiFloat")
 
@@ -231,9 +233,10 @@ def _edges_between(
     if not targets and not is_of_several:
         return edges
     hits: Counter[tuple[Hashable, int]] = Counter()
-    waiting, visited = [node for node, _ in outputs.values()], set(outputs)
+    visited = {identity: node for identity, (node, _) in outputs.items()}
+    waiting = deque(visited.values())
     while waiting:
-        node = waiting.pop()
+        node = waiting.popleft()  # operands of one call stand in their order
         for edge, (following, index) in enumerate(node.next_functions):
             if following is None:
                 continue
@@ -245,13 +248,15 @@ def _edges_between(
                 hits[identity, index] += 1
                 edges.setdefault(_identity(node), _Edges(node, [], [])).to_arguments.append((edge, position))
             elif identity not in visited and floor < following._sequence_nr() != _LEAF_SEQUENCE:
-                visited.add(identity)
+                visited[identity] = following
                 waiting.append(following)
             elif is_of_several and identity in outputs and index in outputs[identity][1]:
                 to_output = edge, outputs[identity][1][index]
                 edges.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
-    if len(visited) > len(outputs):
-        keys = {at: (identity, places[at]) for identity, of_node in targets.items() for at in of_node}
+    keys = {at: (identity, places[at]) for identity, of_node in targets.items() for at in of_node}
+    if len(visited) > len(outputs) and len(set(keys.values())) < len(keys):
         counts = Counter(keys.values())
-        leave_out_shared(edges.values(), {at for at, key in keys.items() if counts[key] > 1})
+        inner = list(visited.values())[len(outputs) :]
+        if not all(str(node).startswith(_COPY) for node in inner):  # in front of an operand, which keeps its place
+            leave_out_shared(edges.values(), {at for at, key in keys.items() if counts[key] > 1})
     return edges

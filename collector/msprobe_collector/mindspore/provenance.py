@@ -272,7 +272,7 @@ class MindSporeProvenances:
         @functools.wraps(original)
         def grad(executor: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(executor, *args, **kwargs)
-            weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
+            weights = kwargs.get("weights", *args[2:3])
             self.guard.enter("gradients of parameters", self._take_gradients, weights, result)
             return result
 

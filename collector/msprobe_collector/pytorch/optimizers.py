@@ -87,7 +87,7 @@ class OptimizerSteps(OptimizerRecords):
         if is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
             return None
         self._running[id(optimizer)] = frame
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = kwargs.get("closure", *args[1:2])
         if not callable(closure):
             self._begin(optimizer, functools.partial(_gradients_of, optimizer), frame)
             return None
@@ -137,7 +137,7 @@ class OptimizerSteps(OptimizerRecords):
             thread = threading.get_ident()
             if not self._recorder.is_collecting or self._activity.is_inside or thread in self._clips:
                 return original(*args, **kwargs)
-            parameters = args[0] if args else kwargs.get("parameters")
+            parameters = kwargs.get("parameters", *args[:1])
             if isinstance(parameters, Iterator):  # it can be looked through once
                 parameters = list(parameters)
                 again = (parameter for parameter in parameters)
