@@ -89,6 +89,25 @@ def test_mint_optimizers_and_a_model_that_was_not_given(make_debugger: Any, mani
     assert found.step["loss_scale"] is None
 
 
+def test_names_of_several_models_are_told_apart_as_those_of_their_records_are(
+    make_debugger: Any, manifest: Any
+) -> None:
+    networks = [Network(), Network()]
+    optimizer = nn.SGD(networks[1].trainable_params(), 0.1)
+    debugger = make_debugger(level="L0")
+    debugger.start(networks)
+    debugger.stop()
+    debugger.step()
+    written = manifest()
+    for number, model in enumerate(written.models):
+        assert [tensor.name for tensor in model.parameters] == [f"{number}.{name}" for name in NAMES]
+        paths = [layer.path for layer in model.layers]
+        assert paths[1:] == [f"{number}.first", f"{number}.drop", f"{number}.second"]
+    assert len(written.parameters) == 8
+    assert written.optimizers[0].groups[0].parameters == tuple(f"1.{name}" for name in NAMES)
+    assert len(optimizer.parameters) == 4
+
+
 def test_no_warning_of_mindspore_and_no_draw(make_debugger: Any, capfd: pytest.CaptureFixture[str]) -> None:
     mindspore.set_seed(5)
     network = Network()

@@ -14,8 +14,7 @@ from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 from msprobe_collector.mindspore.optimizers import OptimizerCalls
 from msprobe_collector.mindspore.provenance import MindSporeProvenances
 from msprobe_collector.mindspore.static_graph.taps import GraphTaps
-from msprobe_collector.recording.gradients import ParameterGradients
-from msprobe_collector.recording.observing import CallObserver, LayerObserver
+from msprobe_collector.recording.observing import CallObserver, FrameworkWatch, LayerObserver
 from msprobe_collector.recording.session import Session
 from msprobe_collector.recording.swaps import Installation
 
@@ -29,20 +28,21 @@ class CellObserver(LayerObserver):
     parameters_of = staticmethod(own_parameters)
 
 
-class MindSporeCallWatch:
+class MindSporeCallWatch(FrameworkWatch):
     """See `msprobe_collector.framework.CallWatch`."""
+
+    _optimizers: OptimizerCalls
 
     def __init__(self, session: Session) -> None:
         """Load what hooks MindSpore; nothing is hooked yet."""
         from mindspore import nn
 
-        self._session = session
-        self._guard = guard = session.guard
+        super().__init__(session)
+        guard = session.guard
         self._tap = MindSporeTap(guard)
         self._waits = MindSporeWaits(guard)
         api_calls = CallObserver(session, self._tap, self._waits)
-        self._cells = CellObserver(session, self._tap, nn.Cell)
-        self._parameters = ParameterGradients(session.recorder, guard)
+        self._layers = CellObserver(session, self._tap, nn.Cell)
         self._provenances = MindSporeProvenances(guard, sees_writes=session.configuration.collects_apis)
         session.recorder.provenances = self._provenances if self._provenances.is_supported else None
         self._apis = Installation(api_calls.wrapped, is_searched=is_searched)
@@ -56,50 +56,29 @@ class MindSporeCallWatch:
         self._graphs = GraphTaps(session.recorder, guard.faults, staging=session.staging)
         self._optimizers = OptimizerCalls(session)
         self._are_apis_found = False
+        of_apis = (self._apis, self._waits, self._primitives) if session.configuration.collects_apis else ()
+        # Cells also where they are not recorded: the model's batch is seen there.
+        self._installed = (*of_apis, self._layers, self._optimizers, self._jits, self._provenances)
+        self._endings = (self._graphs.close_step,)
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Tap the Cells that run in graphs, before the first compilation."""
         if self._session.configuration.collects_cells and models:
             self._graphs.install(models)
 
-    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
-        """See `CallWatch`."""
-        if is_graph_mode():
-            return
-        configuration = self._session.configuration
-        if configuration.collects_apis:
-            self._find_apis()
-            self._primitives.watch(models)
-        if models:
-            self._cells.watch(models, records=configuration.collects_cells)
-            self._guard.enter("names of parameters", self._optimizers.watch, named_cells(models))
-        if configuration.collects_cells and self._session.recorder.wants("backward"):
-            for label, cell in self._cells.layers:
-                self._parameters.watch(label, own_parameters(cell))
-        self._cells.on_root_forward = on_root_forward
-
-    def install(self) -> None:
+    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], object] | None) -> None:
         """See `CallWatch`."""
         if is_graph_mode():
             return
         if self._session.configuration.collects_apis:
-            self._apis.install()
-            self._waits.install()
-            self._primitives.install()
-        self._cells.install()  # also where Cells are not recorded: the model's batch is seen there
-        self._optimizers.install()
-        self._jits.install()
-        self._provenances.install()
+            self._find_apis()
+            self._primitives.watch(models)
+        super().watch(models, on_root_forward=on_root_forward)
 
-    def uninstall(self) -> None:
+    def install(self) -> None:
         """See `CallWatch`."""
-        self._apis.uninstall()
-        self._waits.uninstall()
-        self._primitives.uninstall()
-        self._optimizers.uninstall()
-        self._cells.uninstall()
-        self._jits.uninstall()
-        self._provenances.uninstall()
+        if not is_graph_mode():
+            super().install()
 
     def settle(self) -> None:
         """Wait for graphs."""
@@ -107,14 +86,7 @@ class MindSporeCallWatch:
 
     def end_step(self) -> None:
         """See `CallWatch`."""
-        for end in (
-            self._waits.give_up,
-            self._parameters.flush,
-            self._optimizers.end_step,
-            self._graphs.close_step,
-        ):
-            self._guard.faults.guarded("ending the step", end)
-        self._parameters.remove()
+        super().end_step()
         self._tap.end_step()
 
     def remove(self) -> None:
@@ -153,12 +125,12 @@ class MindSporeCallWatch:
             enter("leaving a jit function", self._graphs.settle)
         finally:
             # Not after a stop() inside.
-            if self._session.recorder.is_collecting or self._cells.on_root_forward is not None:
+            if self._session.recorder.is_collecting or self._layers.on_root_forward is not None:
                 enter("leaving a jit function", self.install)
 
     def _look_away(self) -> None:
         self._apis.uninstall()
         self._primitives.uninstall()
         self._optimizers.uninstall()
-        self._cells.uninstall()
+        self._layers.uninstall()
         self._graphs.run_inside(self._guard.activity.cell)

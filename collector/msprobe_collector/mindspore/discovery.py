@@ -112,10 +112,9 @@ def unreachable_names(targets: Sequence[ApiTarget]) -> list[str]:
     names: set[str] = set()
     for holder in gc.get_objects():
         if type(holder) is dict and "__module__" in holder and not _is_framework(str(holder.get("__module__"))):
-            names.update(by_identity[id(value)] for value in holder.values() if id(value) in by_identity)
+            names.update(filter(None, map(by_identity.get, map(id, holder.values()))))
         elif type(holder) is type(_is_framework) and not _is_framework(holder.__module__ or ""):
-            values = holder.__defaults__ or ()
-            names.update(by_identity[id(value)] for value in values if id(value) in by_identity)
+            names.update(filter(None, map(by_identity.get, map(id, holder.__defaults__ or ()))))
     return sorted(names)
 
 
@@ -189,8 +188,9 @@ class PrimitiveCalls:
 
         @functools.wraps(original)
         def call(primitive: Any, *args: Any, **kwargs: Any) -> Any:
-            replacement = None if activity.is_inside else recorded.get(id(primitive))
-            return original(primitive, *args, **kwargs) if replacement is None else replacement[1](*args, **kwargs)
+            if activity.is_inside or id(primitive) not in recorded:
+                return original(primitive, *args, **kwargs)
+            return recorded[id(primitive)][1](*args, **kwargs)
 
         return call
 
@@ -272,20 +272,20 @@ class JitCalls:
         @functools.wraps(original)
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             # A method gets its object first, which is not an argument of the record.
-            bound, arguments = (args[:1], args[1:]) if executor.obj is not None else ((), args)
+            is_method = executor.obj is not None
 
             def run(*arguments: Any, **kwargs: Any) -> Any:
                 with self._originals_in_place():
-                    return original(executor, *bound, *arguments, **kwargs)
+                    return original(executor, *args[:is_method], *arguments, **kwargs)
 
             recorded = self._guard.enter(
                 "a jit function", self._recorded, run, executor.fn, executor.obj, otherwise=run
             )
-            return recorded(*arguments, **kwargs)
+            return recorded(*args[is_method:], **kwargs)
 
         return call
 
-    def _recorded(self, run: Callable[..., Any], function: Any, instance: Any) -> Callable[..., Any]:
+    def _recorded(self, run: Callable[..., Any], function: Any, instance: Any = None) -> Callable[..., Any]:
         """`run`, recorded as a call of `function` where calls become records; `instance` may have it as a method."""
         if not self._records:
             return run
@@ -327,8 +327,9 @@ class JitCalls:
         @functools.wraps(original)
         def leave(context: Any, *error: Any) -> Any:
             # It was entered by the original where a start() came inside.
-            has_left = self._stand_ins.pop() if self._stand_ins else False
-            return None if has_left else original(context, *error)
+            if self._stand_ins and self._stand_ins.pop():
+                return None
+            return original(context, *error)
 
         return leave
 
@@ -345,7 +346,5 @@ class JitCalls:
                 finally:
                     leave(context, None, None, None)
 
-        recorded = self._guard.enter(
-            "a jit function", self._recorded, run, function, args[0] if is_method else None, otherwise=run
-        )
+        recorded = self._guard.enter("a jit function", self._recorded, run, function, *args[:is_method], otherwise=run)
         return recorded(*args[is_method:], **kwargs)

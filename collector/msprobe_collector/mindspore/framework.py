@@ -221,12 +221,11 @@ class MindSporeOptimizers:
             raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")
         if not gradient.is_floating_point():
             raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
-        # NumPy has no bfloat16 or float8
-        is_native = gradient.dtype in (mindspore.float16, mindspore.float32, mindspore.float64)
         with errors_of_the_script([gradient]):
-            values: npt.NDArray[np.floating[Any]] = (
-                gradient if is_native else gradient.astype(mindspore.float32)
-            ).asnumpy()
+            # NumPy has no bfloat16 or float8
+            if gradient.dtype not in (mindspore.float16, mindspore.float32, mindspore.float64):
+                gradient = gradient.astype(mindspore.float32)
+            values: npt.NDArray[np.floating[Any]] = gradient.asnumpy()
         return values
 
 

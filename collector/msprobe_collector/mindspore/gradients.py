@@ -7,18 +7,20 @@ gradients of a shared tensor are added up.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.script_errors import errors_of_the_script
 from msprobe_collector.mindspore.tensor_values import mindspore_values
-from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
+from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs, leave_out_shared
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
 _LEAF_SEQUENCE = (1 << 64) - 1
+#: How the text of the node begins that copies a view for a kernel.
+_COPY = "<Contiguous,"
 #: How the names of dtypes begin that take gradients.
 _FLOATING = ("Float", "BFloat", "Complex", "HiFloat")
 
@@ -73,12 +75,12 @@ class MindSporeTap:
             return None
         tensors = [value for value in args if isinstance(value, self._tensor)]
         inner = dict(inner_tensors(args, kwargs, self._values.parts))
+        every = (*tensors, *inner.values())
         with errors_of_the_script(tensors):
-            nodes = [tensor._grad_node for tensor in tensors]
-            has_floating = any(node is not None for node in nodes)
-            has_floating |= any(str(tensor.dtype).startswith(_FLOATING) for tensor in tensors)
-            nodes += [tensor._grad_node for tensor in inner.values()]
-        places = [getattr(tensor, "_output_index", None) for tensor in (*tensors, *inner.values())]
+            nodes = [tensor._grad_node for tensor in every]
+            has_floating = any(node is not None for node in nodes[: len(tensors)])
+            has_floating = has_floating or any(str(tensor.dtype).startswith(_FLOATING) for tensor in tensors)
+        places = [getattr(tensor, "_output_index", None) for tensor in every]
         return MindSporeSources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
 
     def attach(
@@ -144,7 +146,7 @@ class MindSporeTap:
             if before_node:
                 hooks += 1
                 node.register_prehook(
-                    self._safely(lambda grads, at=places: call.arrived(incoming=_received(at, grads)))
+                    self._safely(lambda grads, at=places: call.arrived(incoming=_sent(grads, at.items())))
                 )
             elif identity not in edges:
                 edges[identity] = _Edges(node, [], [])
@@ -154,7 +156,7 @@ class MindSporeTap:
             node.register_hook(
                 self._safely(
                     lambda sent, grads, at=at, to=to, inner=inner: call.arrived(
-                        incoming=_received(at, grads), outgoing=_sent(sent, to), inner=_sent(sent, inner)
+                        incoming=_sent(grads, at.items()), outgoing=_sent(sent, to), inner=_sent(sent, inner)
                     )
                 )
             )
@@ -176,17 +178,12 @@ def _identity(node: Any) -> Hashable:
     return node._sequence_nr(), str(node)  # MindSpore 2.7.1 and 2.8
 
 
-def _received(places: Mapping[int, int], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Gradients of a node's outputs for the call's outputs at `places`, as of `_Outputs`."""
-    return [(position, gradients[index]) for index, position in places.items() if index < len(gradients)]
-
-
-def _sent(gradients: Sequence[Any], to: list[tuple[int, int]]) -> list[tuple[int, Any]]:
-    """What a node has sent along its edges `to` arguments or outputs, as (their position, gradient).
+def _sent(gradients: Sequence[Any], to: Iterable[tuple[int, int]]) -> list[tuple[int, Any]]:
+    """What a node gets for its outputs or sends along its edges `to` positions, as (position, gradient).
 
     A node may send fewer gradients than it has edges (seen on 2.10); the rest is not known then.
     """
-    return [(position, gradients[edge]) for edge, position in to if edge < len(gradients)]
+    return [(position, gradients[number]) for number, position in to if number < len(gradients)]
 
 
 #: Nodes of outputs by their identity, with the position of each of their outputs that the call returned.
@@ -219,8 +216,8 @@ def _by_node(tensors: Sequence[Any]) -> _Outputs:
 
 def _floor(sources: Sequence[Any]) -> int:
     """Nodes that the call made have a higher sequence number than every node of its arguments."""
-    numbers = (node._sequence_nr() for node in sources if node is not None)
-    return max((number for number in numbers if number != _LEAF_SEQUENCE), default=-1)
+    numbers = {node._sequence_nr() for node in sources if node is not None}
+    return max(numbers - {_LEAF_SEQUENCE}, default=-1)
 
 
 def _edges_between(
@@ -236,9 +233,10 @@ def _edges_between(
     if not targets and not is_of_several:
         return edges
     hits: Counter[tuple[Hashable, int]] = Counter()
-    waiting, visited = [node for node, _ in outputs.values()], set(outputs)
+    visited = {identity: node for identity, (node, _) in outputs.items()}
+    waiting = deque(visited.values())
     while waiting:
-        node = waiting.pop()
+        node = waiting.popleft()  # operands of one call stand in their order
         for edge, (following, index) in enumerate(node.next_functions):
             if following is None:
                 continue
@@ -250,9 +248,15 @@ def _edges_between(
                 hits[identity, index] += 1
                 edges.setdefault(_identity(node), _Edges(node, [], [])).to_arguments.append((edge, position))
             elif identity not in visited and floor < following._sequence_nr() != _LEAF_SEQUENCE:
-                visited.add(identity)
+                visited[identity] = following
                 waiting.append(following)
             elif is_of_several and identity in outputs and index in outputs[identity][1]:
                 to_output = edge, outputs[identity][1][index]
                 edges.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
+    keys = {at: (identity, places[at]) for identity, of_node in targets.items() for at in of_node}
+    if len(visited) > len(outputs) and len(set(keys.values())) < len(keys):
+        counts = Counter(keys.values())
+        inner = list(visited.values())[len(outputs) :]
+        if not all(str(node).startswith(_COPY) for node in inner):  # in front of an operand, which keeps its place
+            leave_out_shared(edges.values(), {at for at, key in keys.items() if counts[key] > 1})
     return edges

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 from mindspore import Parameter, Tensor, context, nn
 
-from msprobe_collector.recording.plain_values import OMITTED, plain, shortest
+from msprobe_collector.recording.plain_values import OMITTED, plain_fields, shortest
 
 #: What the base class nn.Optimizer gives each optimizer: its work, no hyper-parameter.
 _OF_THE_BASE = frozenset(
@@ -81,8 +81,9 @@ def update_groups(optimizer: Any, parameters: Sequence[Any]) -> tuple[list[dict[
         is_decayed = not isinstance(flags, (tuple, list)) or at >= len(flags) or bool(flags[at])
         key = (number, is_decayed)
         if key not in places:
-            settings = groups[number] if number < len(groups) else {}
-            distinct.append(settings if is_decayed else {**settings, "weight_decay": 0.0})
+            distinct.append(dict(*groups[number : number + 1]))
+            if not is_decayed:
+                distinct[-1]["weight_decay"] = 0.0
             places[key] = len(distinct) - 1
         chosen.append(places[key])
     return distinct, chosen
@@ -112,32 +113,26 @@ def number_of(value: Any) -> Any:
         return None
     if value.size != 1:
         return OMITTED
-    number = value.asnumpy().reshape(()).item()
-    return shortest(number, str(value.dtype).lower()) if isinstance(number, float) else number
+    return shortest(value.asnumpy().reshape(()).item(), str(value.dtype).lower())
 
 
 def _of_param_group(group: dict[str, Any]) -> dict[str, object]:
-    settings = {str(key): plain(value, number_of) for key, value in group.items() if key != "params"}
-    return _kept(settings)
-
-
-def _kept(settings: dict[str, Any]) -> dict[str, object]:
-    return {key: value for key, value in settings.items() if value is not OMITTED}
+    return plain_fields((field for field in group.items() if field[0] != "params"), number_of)
 
 
 def _common_settings(optimizer: Any) -> dict[str, object]:
     """What all groups have: the constructor's arguments where the optimizer kept them, and its own attributes."""
-    settings = {key: plain(value, number_of) for key, value in vars(optimizer).items() if _is_setting(key, value)}
+    fields = dict(filter(_is_setting, vars(optimizer).items()))
     if isinstance(arguments := getattr(optimizer, "init_args", None), dict):
-        wanted = {key: value for key, value in arguments.items() if not isinstance(value, nn.Cell)}
-        settings.update((key, plain(value, number_of)) for key, value in wanted.items() if _is_setting(key, value))
+        fields.update(filter(_is_setting, arguments.items()))
     held = getattr(optimizer, "_params", {})
-    settings.update((key, plain(held[key], number_of)) for key in _SETTINGS_IN_PARAMETERS if key in held)
-    settings["loss_scale"] = plain(getattr(optimizer, "loss_scale", 1.0), number_of)
-    return _kept(settings)
+    fields.update((key, held[key]) for key in _SETTINGS_IN_PARAMETERS if key in held)
+    fields["loss_scale"] = getattr(optimizer, "loss_scale", 1.0)
+    return plain_fields(fields.items(), number_of)
 
 
-def _is_setting(key: str, value: Any) -> bool:
+def _is_setting(field: tuple[str, Any]) -> bool:
+    key, value = field
     if key.startswith("_") or key in _OF_THE_BASE or isinstance(value, (Parameter, nn.Cell)):
         return False
     if isinstance(value, Tensor):
@@ -155,12 +150,9 @@ def _places_of_groups(optimizer: Any) -> list[list[int]]:
     keys: dict[tuple[object, ...], list[int]] = {}
     rates, decays = getattr(optimizer, "group_lr", ()), getattr(optimizer, "group_weight_decay", ())
     centred = getattr(optimizer, "group_grad_centralization", ())
-    for at in range(count):
-        rate = id(rates[at]) if at < len(rates) else None
-        decay = decays[at] if at < len(decays) else None
-        if isinstance(decay, nn.Cell):
-            decay = id(decay)
-        keys.setdefault((rate, decay, *centred[at : at + 1]), []).append(at)
+    for at, rate, decay in zip_longest(range(count), rates, decays):
+        decay_key = id(decay) if isinstance(decay, nn.Cell) else decay
+        keys.setdefault((id(rate), decay_key, *centred[at : at + 1]), []).append(at)
     return list(keys.values())
 
 
@@ -187,14 +179,15 @@ def _of_group(optimizer: Any, at: int) -> dict[str, object]:
 
 def _inner(decay: Any) -> Any:
     """Return the schedule of a decay, without the Cell that multiplies it by the loss scale."""
-    inner = getattr(decay, "weight_decay", None) if isinstance(decay, nn.Cell) else None
-    return inner if isinstance(inner, nn.Cell) else decay
+    if isinstance(decay, nn.Cell) and isinstance(inner := getattr(decay, "weight_decay", None), nn.Cell):
+        return inner
+    return decay
 
 
 def _moving(name: str, value: Any, step: Any) -> dict[str, object]:
     """Return a setting that may be a number or a Cell that computes it from the step."""
     if not isinstance(value, nn.Cell):
-        return _kept({name: plain(value, number_of)})
+        return plain_fields([(name, value)], number_of)
     settings: dict[str, object] = {f"{name}_schedule": {"class": type(value).__name__, **_own_settings(value)}}
     number = _now(value, step)
     if number is not OMITTED:
@@ -207,8 +200,7 @@ def _own_settings(cell: Any) -> dict[str, object]:
     table = getattr(cell, "learning_rate", None)
     if isinstance(table, Tensor) and table.size != 1:
         return {"length": int(table.size)}
-    settings = {key: plain(value, number_of) for key, value in vars(cell).items() if _is_setting(key, value)}
-    return _kept(settings)
+    return plain_fields(filter(_is_setting, vars(cell).items()), number_of)
 
 
 def _now(schedule: Any, step: Any) -> Any:
@@ -218,7 +210,7 @@ def _now(schedule: Any, step: Any) -> Any:
         numbers: Sequence[float] = table.asnumpy().reshape(-1).tolist()
         if not isinstance(step, int) or not numbers:
             return OMITTED
-        return shortest(numbers[min(step, len(numbers) - 1)] if len(numbers) > 1 else numbers[0], "float32")
+        return shortest(numbers[min(step, len(numbers) - 1)], "float32")
     if not isinstance(step, int) or context.get_context("mode") != context.PYNATIVE_MODE:
         return OMITTED
     return number_of(schedule(Tensor([step])).reshape(()))

@@ -81,7 +81,8 @@ def _categories(configuration: Configuration, mindspore_version: str) -> list[st
     if configuration.summary == "md5":
         return [checksum]
     names = configuration.kernel.categories or _DEFAULT_CATEGORIES
-    return [checksum if name == "md5" else _RENAMED_CATEGORIES.get(name, name) for name in names]
+    renamed = {**_RENAMED_CATEGORIES, "md5": checksum}
+    return [renamed.get(name, name) for name in names]
 
 
 DUMP_SETTINGS = "MINDSPORE_DUMP_CONFIG"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import mindspore
@@ -19,16 +19,8 @@ from msprobe_collector.mindspore.device import on_host, sum_of_bits
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
 from msprobe_collector.mindspore.script_errors import errors_of_the_script
 from msprobe_collector.mindspore.tensor_values import DeviceValues, mindspore_values
-from msprobe_collector.recording.manifest import (
-    Fingerprints,
-    ProcessObjects,
-    RunFacts,
-    class_of,
-    layer_settings,
-    python_state,
-    reads_mode,
-)
-from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
+from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, RunFacts, told
+from msprobe_collector.recording.plain_values import WhatIsTold, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
 _CONTEXT = (
@@ -53,14 +45,15 @@ class MindSporeFacts(RunFacts):
     told from its step counter.
     """
 
-    name = "mindspore"
+    name, layer_class, forward = "mindspore", nn.Cell, "construct"
+    number_of = staticmethod(number_of)
+    group_settings, group_parameters = staticmethod(group_settings), staticmethod(group_parameters)
 
     def __init__(self) -> None:
         """Look at nothing yet."""
         kinds = {"optimizers": nn.Optimizer, "others": optim.Optimizer, "schedulers": LRScheduler}
         process = ProcessObjects({**kinds, **{kind.__name__: kind for kind in _SCALING}})
-        super().__init__(mindspore_values().parts, process)
-        self._fingerprints = Fingerprints(_content_of, _fetched)
+        super().__init__(mindspore_values().parts, process, Fingerprints(_content_of, _fetched))
 
     def device(self) -> Mapping[str, object]:
         """Target and number of the device."""
@@ -72,97 +65,78 @@ class MindSporeFacts(RunFacts):
 
     def switches(self) -> Mapping[str, object]:
         """Of the context and of that of parallel training."""
-        switches: dict[str, object] = {}
         of_ascend = _CONTEXT_OF_ASCEND if context.get_context("device_target") == "Ascend" else ()
-        of_context = (*_CONTEXT, *of_ascend)
-        for ask, names in ((context.get_context, of_context), (context.get_auto_parallel_context, _PARALLEL)):
-            for name in names:
-                with WhatIsTold():
-                    switches[name] = plain(ask(name), number_of)
+        asks = {name: partial(context.get_context, name) for name in (*_CONTEXT, *of_ascend)}
+        asks |= {name: partial(context.get_auto_parallel_context, name) for name in _PARALLEL}
+        switches = told(asks, number_of)
         if "mode" in switches:
             switches["mode"] = "GRAPH_MODE" if switches["mode"] == context.GRAPH_MODE else "PYNATIVE_MODE"
-        return {name: value for name, value in switches.items() if value is not OMITTED}
+        return switches
 
-    def models(self, layers: Sequence[Any]) -> list[Any]:
+    def parameters(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`; parameters have their own names."""
-        models = []
-        for model in layers:
-            buffers = [(name, item) for name, item in model.named_buffers() if isinstance(item, Tensor)]
-            entry = {
-                "class": class_of(model),
-                "parameters": [self.tensor(item.name, item) for item in model.get_parameters()],
-                "buffers": [self.tensor(name, item) for name, item in buffers],
-                "modules": [_module(path, cell) for path, cell in model.cells_and_names()],
-            }
-            models.append(entry)
-        return self.settled(models)  # type: ignore[no-any-return]
+        return ((item.name, item) for item in model.get_parameters())
 
-    def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
-        """See `RunFacts`; those that have nothing of the models are left out where others have."""
-        if not self._objects.get("optimizers"):
-            self._objects = self._seen()
-        parameters = {id(item) for model in layers for item in model.get_parameters()}
-        every = self._objects["optimizers"]
-        chosen = [item for item in every if not parameters.isdisjoint(map(id, getattr(item, "parameters", ())))]
-        chosen = chosen or every
-        # LARS and its like hold the optimizer that they scale.
-        inner = {id(cell) for optimizer in chosen for cell in getattr(optimizer, "_cells", {}).values()}
-        chosen = [optimizer for optimizer in chosen if id(optimizer) not in inner]
-        return self.settled([self._optimizer(optimizer, with_state) for optimizer in chosen])  # type: ignore[no-any-return]
+    def buffers(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """See `RunFacts`."""
+        return (buffer for buffer in model.named_buffers() if isinstance(buffer[1], Tensor))
 
-    def randomness(self) -> Mapping[str, object]:
-        """Of MindSpore's operators and of mint, of Python and NumPy."""
-        states: dict[str, object] = {"python": python_state(random.getstate())}
+    def layers(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """See `RunFacts`."""
+        return model.cells_and_names()  # type: ignore[no-any-return]
+
+    def settings(self, layer: Any) -> dict[str, object]:
+        """See `RunFacts`; with the precision that `to_float` and amp have given a Cell."""
+        settings = super().settings(layer)
+        for flag, dtype in _TO_FLOAT.items():
+            settings.pop(flag, None)
+            if vars(layer).get(flag) is True:
+                settings["to_float"] = dtype
+        if isinstance(level := getattr(layer, "_amp_level", ""), str) and level:
+            settings["amp_level"] = level
+        return settings
+
+    def state(self, optimizer: Any) -> dict[str, object]:
+        """See `RunFacts`."""
+        updated = set(map(id, optimizer.parameters))
+        state = {}
+        for item in getattr(optimizer, "_params", {}).values():
+            if id(item) not in updated and item.name != "momentum" and not item.name.startswith("learning_rate"):
+                state[item.name] = self.tensor(item.name, item).get("fingerprint")
+        return state
+
+    def generators(self) -> tuple[dict[str, object], dict[str, object]]:
+        """Of MindSpore's operators and of mint."""
         seeds: dict[str, object] = {"mindspore": mindspore.get_seed()}
+        states: dict[str, object] = {}
         with WhatIsTold():
             states["mint"] = xxhash.xxh3_64_hexdigest(mindspore.get_rng_state().asnumpy().tobytes())
             seeds["mint"] = int(mindspore.initial_seed())
-        if (numpy := sys.modules.get("numpy")) is not None:
-            states["numpy"] = python_state(numpy.random.get_state())
-        return {"seeds": seeds, "states": states}
+        return seeds, states
 
-    def loss_scale(self) -> object:
-        """Of the scaler, the manager or the Cell that scales losses."""
-        if not self._objects:
-            self._objects = self._seen()
-        for scaler in self._objects["scalers"]:
-            for name in ("scale_value", "_loss_scale", "loss_scale_value", "loss_scale"):
-                value = plain(getattr(scaler, name, None), number_of)
-                if isinstance(value, (int, float)):
-                    return {"scale": float(value), "class": type(scaler).__name__}
+    def scale_of(self, scaler: Any) -> dict[str, object] | None:
+        """Of a scaler, a manager or a Cell that scales losses."""
+        for name in ("scale_value", "_loss_scale", "loss_scale_value", "loss_scale"):
+            value = plain(getattr(scaler, name, None), number_of)
+            if isinstance(value, (int, float)):
+                return {"scale": float(value), "class": type(scaler).__name__}
         return None
 
     def is_model(self, layer: Any) -> bool:
-        """Return whether it has parameters, and is no optimizer."""
-        is_optimizer = isinstance(layer, (nn.Optimizer, optim.Optimizer))
-        return not is_optimizer and next(iter(layer.get_parameters()), None) is not None
+        """See `RunFacts`; an optimizer is a Cell, too."""
+        return not isinstance(layer, (nn.Optimizer, optim.Optimizer)) and super().is_model(layer)
 
-    def _seen(self) -> dict[str, list[Any]]:
+    def _look(self) -> dict[str, list[Any]]:
         objects = self._process.now()
         # MindSpore itself holds those of its levels of mixed precision.
         levels = getattr(sys.modules.get("mindspore.train.amp"), "_config_level", {})
         of_levels = {id(value) for level in levels.values() for value in level.values()}
         scalers = [scaler for kind in _SCALING for scaler in objects[kind.__name__] if id(scaler) not in of_levels]
-        optimizers = [*objects["optimizers"], *objects["others"]]
+        every = [item for item in objects["optimizers"] + objects["others"] if hasattr(item, "parameters")]
+        # LARS and its like hold the optimizer that they scale.
+        inner = {id(cell) for optimizer in every for cell in getattr(optimizer, "_cells", {}).values()}
+        optimizers = [optimizer for optimizer in every if id(optimizer) not in inner]
         return {"optimizers": optimizers, "schedulers": objects["schedulers"], "scalers": scalers}
-
-    def _optimizer(self, optimizer: Any, with_state: bool) -> dict[str, object]:
-        schedulers = [item for item in self._objects["schedulers"] if getattr(item, "optimizer", None) is optimizer]
-        groups = zip(group_settings(optimizer), group_parameters(optimizer))
-        entry: dict[str, object] = {
-            "class": class_of(optimizer),
-            "groups": [
-                {"settings": settings, "parameters": [item.name for item in parameters]}
-                for settings, parameters in groups
-            ],
-            "schedulers": [{"class": class_of(item), "settings": _scheduler_settings(item)} for item in schedulers],
-        }
-        if with_state:
-            updated = {id(item) for item in optimizer.parameters}
-            held = [item for item in getattr(optimizer, "_params", {}).values() if id(item) not in updated]
-            state = [item for item in held if item.name != "momentum" and not item.name.startswith("learning_rate")]
-            entry["state"] = {item.name: self.tensor(item.name, item).get("fingerprint") for item in state}
-        return entry
 
     def tensor(self, name: str, tensor: Any) -> dict[str, object]:
         """See `RunFacts`."""
@@ -173,10 +147,6 @@ class MindSporeFacts(RunFacts):
                 return entry
         entry["fingerprint"] = self._fingerprints.of(tensor)
         return entry
-
-    def settled(self, values: Any) -> Any:
-        """See `RunFacts`."""
-        return self._fingerprints.settled(values)
 
 
 def _content_of(tensor: Any) -> Any:
@@ -195,34 +165,3 @@ def _fetched(sums: Sequence[Any]) -> list[str]:
 
 #: Flags that `Cell.to_float` sets.
 _TO_FLOAT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-
-
-def _module(path: str, cell: Any) -> dict[str, object]:
-    return {
-        "path": path,
-        "class": type(cell).__name__,
-        "training": bool(cell.training),
-        "reads_mode": reads_mode(cell, nn.Cell, "construct"),
-        "settings": _settings_of(cell),
-    }
-
-
-def _settings_of(cell: Any) -> dict[str, object]:
-    settings = {key: value for key, value in layer_settings(cell, number_of).items() if key not in _TO_FLOAT}
-    return {**settings, **_precision_of(cell)}
-
-
-def _precision_of(cell: Any) -> dict[str, object]:
-    """Return the precision that `to_float` and amp have given a Cell."""
-    precision: dict[str, object] = {}
-    for flag, dtype in _TO_FLOAT.items():
-        if vars(cell).get(flag) is True:
-            precision["to_float"] = dtype
-    if isinstance(level := getattr(cell, "_amp_level", ""), str) and level:
-        precision["amp_level"] = level
-    return precision
-
-
-def _scheduler_settings(scheduler: Any) -> dict[str, object]:
-    settings = {key: plain(value, number_of) for key, value in vars(scheduler).items() if not key.startswith("_")}
-    return {key: value for key, value in settings.items() if value is not OMITTED and key != "optimizer"}

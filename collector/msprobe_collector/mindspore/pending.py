@@ -220,9 +220,9 @@ class MindSporePending:
             else:
                 yield value.number, NO_STATISTICS, TensorValues(np.zeros(0), described(value.dtype)[0], TENSOR)
         for dtype, same in copies.items():
-            flat = np.concatenate([array for _, array in same])
-            sizes = [array.size for _, array in same]
-            for (value, array), statistics in zip(same, statistics_of_parts(flat, sizes)):
+            small, held = zip(*same)
+            every = statistics_of_parts(np.concatenate(held), [array.size for array in held])
+            for value, array, statistics in zip(small, held, every):
                 yield value.number, statistics, TensorValues(array.reshape(value.shape), described(dtype)[0], TENSOR)
 
     def _of_blocks(

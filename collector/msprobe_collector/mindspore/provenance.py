@@ -22,6 +22,8 @@ from msprobe_collector.dump_format.writing.statistics import without_slot
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.observing import items_of
+from msprobe_collector.recording.recorder import view_text
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Calls that write into their first argument where they return it (`x.add_(y)` gives a new tensor on CPU).
@@ -45,17 +47,17 @@ class _Value:
         tensor: that holds it, by weak reference.
         writes: into its memory, until it was named.
         described: its entry as the dump describes it; "" as long as that is not known.
+        mark: the key of memory to which nothing was written; "" for others.
     """
 
-    __slots__ = ("_place", "described", "is_uninitialized", "memory", "name", "tensor", "writes")
+    __slots__ = ("_place", "described", "mark", "memory", "name", "tensor", "writes")
 
     def __init__(self, name: str, tensor: Any, memory: _Memory) -> None:
         self.name = name
         self.tensor = weakref.ref(tensor)
         self.memory = memory
         self.writes = memory.writes
-        self.described = ""
-        self.is_uninitialized = False
+        self.described = self.mark = ""
         self._place: _Place | None = None
 
     def place(self) -> _Place | None:
@@ -105,8 +107,8 @@ class _Memory:
 
     def value_at(self, place: _Place) -> _Value | None:
         """Return what a record has named just there since the last write."""
-        values = (value for value in reversed(self.values) if value.writes == self.writes)
-        return next((value for value in values if value.place() == place), None)
+        there = (value for value in reversed(self.values) if value.writes == self.writes and value.place() == place)
+        return next(there, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +125,7 @@ class _Origin:
         """See `Origin`."""
         if (value := self.value) is not None:
             value.described = described
-            return f', "{UNINITIALIZED}": true' if value.is_uninitialized else ""
+            return value.mark
         text = "" if self.leaf is None else f', "{LEAF}": {quoted(self.leaf)}'
         if self.gradient_of:
             text += f', "{GRADIENT_OF}": {quoted(self.gradient_of)}'
@@ -133,8 +135,7 @@ class _Origin:
                 text += f', "{VIEW}": "{self.view}"'
             elif source.described:
                 text += _change(source.described, described)
-            if source.is_uninitialized:
-                text += f', "{UNINITIALIZED}": true'
+            text += source.mark
         return text
 
 
@@ -215,7 +216,7 @@ class MindSporeProvenances:
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """Forget what stood in the memory that a call writes to of which there is no record."""
         if self._memory and _facts(api_of(name)).is_writing and arguments:
-            values = arguments[0] if isinstance(arguments[0], (list, tuple)) else arguments[:1]
+            values = items_of(arguments[0])
             self._unrecorded += [weakref.ref(value) for value in values if isinstance(value, self.tensor)]
 
     def settle(self) -> None:
@@ -271,7 +272,7 @@ class MindSporeProvenances:
         @functools.wraps(original)
         def grad(executor: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(executor, *args, **kwargs)
-            weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
+            weights = kwargs.get("weights", *args[2:3])
             self.guard.enter("gradients of parameters", self._take_gradients, weights, result)
             return result
 
@@ -340,7 +341,7 @@ class MindSporeOrigins:
         place = _place(tensor)
         view = ""
         if source is None and (source := memory.value_at(place)) is None and provenances.sees_writes:
-            source, view = memory.written, _view_text(place)
+            source, view = memory.written, view_text(place[0], place[2], place[1])
         return _Origin(None, source, view, leaf)
 
     def _made(self, tensor: Any, path: str) -> _Origin:
@@ -353,7 +354,7 @@ class MindSporeOrigins:
         is_changed = facts.is_writing and any(address == changed for *_, changed in self._changed)
         is_written = is_changed if is_argument else memory is None
         value = provenances.name(f"{self._name}.{path}", tensor, address, memory=memory, is_written=is_written)
-        value.is_uninitialized = facts.is_factory
+        value.mark = facts.is_factory * f', "{UNINITIALIZED}": true'
         return _Origin(value)
 
     def _leave(self, path: str, tensor: Any) -> None:
@@ -371,8 +372,3 @@ def _address(tensor: Any) -> int:
 
 def _place(tensor: Any) -> _Place:
     return tensor.storage_offset(), tuple(tensor.stride()), tuple(tensor.shape), tensor.dtype
-
-
-def _view_text(place: _Place) -> str:
-    offset, strides, shape, _ = place
-    return ",".join((str(offset), " ".join(f"{length}x{stride}" for length, stride in zip(shape, strides))))

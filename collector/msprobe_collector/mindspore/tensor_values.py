@@ -18,7 +18,7 @@ from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.mindspore.device import Outside, copied, described, has_views_of_bytes, is_on_host
 from msprobe_collector.mindspore.mindspore_internals import TENSOR
 from msprobe_collector.mindspore.pending import MindSporePending
-from msprobe_collector.mindspore.script_errors import failure_at
+from msprobe_collector.mindspore.script_errors import errors_of_the_script, failure_at
 
 #: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).
 _MOST_COPIED_BYTES = 1 << 16
@@ -45,12 +45,8 @@ class DeviceValues(TensorValues):
             ComputationFailed: the error that came up is one of the script's computation.
         """
         if self._array is None:
-            try:
+            with errors_of_the_script([self._tensor]):
                 self._array = self._tensor.asnumpy()
-            except Exception as error:
-                if (failure := failure_at(error, self._tensor)) is not None:
-                    raise failure from error
-                raise
         return self._array
 
     @property

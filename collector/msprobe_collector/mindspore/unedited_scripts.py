@@ -44,7 +44,7 @@ def run_script(
     debugger = PrecisionDebugger(**settings)
     steps = MindSporeStepFinder(debugger, ends_after_steps=ends_after_steps)
     main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
-    return 0 if steps.has_begun else 1
+    return int(not steps.has_begun)
 
 
 class MindSporeStepFinder:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import operator
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
@@ -189,9 +188,13 @@ def _parameters(function: FunctionType) -> dict[str, Any] | None:
 @lru_cache(maxsize=1 << 16)
 def _form(code: CodeType, offset: int) -> Form:
     # While Python runs a function that it calls itself, the offset is that of the call's last cache entry.
-    before = [instruction for instruction in dis.get_instructions(code) if instruction.offset <= offset]
-    before = [instruction for instruction in before if instruction.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG")]
-    return _form_of(before[-1], before[-2] if len(before) > 1 else None, code.co_consts) if before else Form(False)
+    last = instruction = None
+    for following in dis.get_instructions(code):
+        if following.offset > offset:
+            break
+        if following.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG"):
+            last, instruction = instruction, following
+    return Form(False) if instruction is None else _form_of(instruction, last, code.co_consts)
 
 
 def _form_of(instruction: dis.Instruction, last: dis.Instruction | None, constants: tuple[Any, ...]) -> Form:
@@ -273,7 +276,7 @@ class ApiNames:
             return name
         if method in _COMPARISONS:
             return f"Tensor.__{method}__"
-        return f"Tensor.__{'' if method == base else 'i'}{_OPERATORS[base]}__"
+        return f"Tensor.__{'i' * (method != base)}{_OPERATORS[base]}__"
 
     def _found(self, function: Any) -> str | None:
         name = self._public.get(function) or _otherwise(function)
@@ -284,15 +287,15 @@ class ApiNames:
 
 #: Where public functions stand, and what records call the place. Of places that share a function the first names it.
 _PLACES = (
-    ("torch.nn.functional", "Functional"),
-    ("torch", "Torch"),
-    ("torch.linalg", "Torch.linalg"),
-    ("torch.fft", "Torch.fft"),
-    ("torch.special", "Torch.special"),
-    ("torch.sparse", "Torch.sparse"),
-    ("torch.nested", "Torch.nested"),
-    ("torch.nn.init", "Torch.nn.init"),
-    ("torch.Tensor", "Tensor"),
+    (torch.nn.functional, "Functional"),
+    (torch, "Torch"),
+    (torch.linalg, "Torch.linalg"),
+    (torch.fft, "Torch.fft"),
+    (torch.special, "Torch.special"),
+    (torch.sparse, "Torch.sparse"),
+    (torch.nested, "Torch.nested"),
+    (torch.nn.init, "Torch.nn.init"),
+    (torch.Tensor, "Tensor"),
 )
 #: Names of methods in Python 2, which stand beside those of today.
 _OF_PYTHON_2 = frozenset({"__div__", "__rdiv__", "__idiv__", "__long__", "__nonzero__"})
@@ -305,16 +308,15 @@ def _public_names() -> dict[Any, str]:
     before others (`Torch.mm`, not `dsmm` or `spmm`, which equal it).
     """
     ranks_of: dict[Any, list[tuple[int, int, str]]] = {}
-    for place, (path, _) in enumerate(_PLACES):
-        owner: Any = operator.attrgetter(path.partition(".")[2])(torch) if "." in path else torch
+    for place, (owner, _) in enumerate(_PLACES):
         for name, value in _members(owner):
-            privacy = 2 if name in _OF_PYTHON_2 else int(name.startswith("_"))
+            privacy = name.startswith("_") + (name in _OF_PYTHON_2)
             ranks_of.setdefault(value, []).append((privacy, place, name))
     names = {}
     for value, ranks in ranks_of.items():
         best = [rank for rank in ranks if rank[:2] == min(ranks)[:2]]
         operators = (rank for rank in best if hasattr(torch.ops.aten, rank[2]))
-        _, place, name = best[0] if len(best) == 1 else next(operators, best[0])
+        _, place, name = next(operators, best[0])
         names[value] = f"{_PLACES[place][1]}.{name}"
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"):
         names[getattr(_VF, name)] = f"VF.{name}"
@@ -324,14 +326,11 @@ def _public_names() -> dict[Any, str]:
 
 
 def _members(owner: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(owner, type):
-        members = {**vars(torch._C.TensorBase), **vars(owner)}
-        return ((name, value) for name, value in members.items() if callable(value))
-    return (
-        (name, value)
-        for name, value in vars(owner).items()
-        if callable(value) and not isinstance(value, type) and not name.startswith("__")
-    )
+    is_class = isinstance(owner, type)
+    members = {**vars(torch._C.TensorBase), **vars(owner)} if is_class else vars(owner)
+    for name, value in members.items():
+        if callable(value) and (is_class or not (isinstance(value, type) or name.startswith("__"))):
+            yield name, value
 
 
 def _otherwise(function: Any) -> str | None:

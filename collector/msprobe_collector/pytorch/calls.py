@@ -21,7 +21,7 @@ from msprobe_collector.pytorch.api_names import (
 )
 from msprobe_collector.pytorch.communication import PeerOperations, described, is_functional
 from msprobe_collector.pytorch.gradients import autocast_of, is_any_on
-from msprobe_collector.pytorch.parameter_names import without_compiler
+from msprobe_collector.pytorch.parameter_names import uncompiled
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(path, Module) of every Module below the `models`, each once under its first path; the models have ""."""
-    modules = named_layers(models, lambda model: model.named_modules())
-    return ((without_compiler(path), module) for path, module in modules)
+    return uncompiled(named_layers(models, lambda model: model.named_modules()))
 
 
 #: What starts backward passes.

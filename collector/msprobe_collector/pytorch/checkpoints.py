@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import autograd
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from msprobe_collector.pytorch.gradients import graph_task
-from msprobe_collector.pytorch.provenance import place_of, weak_storage
+from msprobe_collector.pytorch.pending import taken_from
+from msprobe_collector.pytorch.provenance import place_of
 from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.gradients import Outputs
@@ -56,8 +59,7 @@ class CheckpointCall:
         """See `Repeatable`."""
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         tensors += [tensor for _, tensor in inner_tensors(args, kwargs, torch_values().parts)]
-        places = (place_of(tensor) for tensor in tensors)
-        self._storages = {place[0]._cdata: place[0] for place in places if place is not None}
+        self._storages = {place[0]._cdata: place[0] for place in map(place_of, tensors) if place is not None}
         if self.repetition is not None:
             self.repetition.began(self, self._storages)
 
@@ -127,7 +129,7 @@ class Repetition:
         comparable = [pair for pair in contents if pair[0] is not None and type(pair[0]) is type(pair[1])]
         self._open.append((call, [], comparable))
         for storage in made:
-            self._makers[storage._cdata] = weak_storage(storage), call
+            self._makers[storage._cdata] = StorageWeakRef(storage), call  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """No call follows."""
@@ -135,8 +137,8 @@ class Repetition:
 
     def settle(self) -> None:
         """Tell the calls whether they differ; waits for the device once."""
-        waiting = [self._open.popleft() for _ in range(len(self._open))]  # more may come meanwhile
-        pairs = [pair for _, _, contents in waiting for pair in contents]
+        waiting = taken_from(self._open)
+        pairs = chain(*(contents for _, _, contents in waiting))
         on_device = [before != now for before, now in pairs if not isinstance(before, str)]
         stacked = [difference.to(on_device[0].device) for difference in on_device]
         differences = iter(torch.stack(stacked).tolist() if stacked else ())

@@ -74,7 +74,8 @@ class PeerFunctions:
             function.__globals__[hidden] = self._wrap(original, f"Distributed.{name}")
             self._originals.append((function, function.__code__))
             code = _call_recorded.__code__
-            names = tuple(hidden if used == _recorded.__name__ else used for used in code.co_names)
+            renamed = {_recorded.__name__: hidden}
+            names = tuple(renamed.get(name, name) for name in code.co_names)
             function.__code__ = code.replace(co_names=names, co_name=name)
 
     def uninstall(self) -> None:
@@ -139,9 +140,10 @@ def _group_of(group: Any) -> Any:
         return group
     if isinstance(group, list):
         return GroupRanks(group)
-    if (isinstance(group, tuple) and len(group) == 2) or hasattr(group, "get_group"):
-        mesh, dimension = group if isinstance(group, tuple) else (group, 0)
-        return mesh.get_group(dimension)
+    if hasattr(group, "get_group"):
+        return group.get_group(0)
+    if isinstance(group, tuple) and len(group) == 2:
+        return group[0].get_group(group[1])
     return c10d._resolve_process_group(group) if isinstance(group, str) else group
 
 
@@ -175,8 +177,9 @@ class PeerOperations:
     def _fields(self, operation: Any) -> dict[str, Any]:
         fields = {"op": operation.op.__name__, "tensor": operation.tensor, "peer": operation.peer}
         fields |= {"tag": operation.tag, "group": _group_of(operation.group)}
-        microbatch = self.microbatch_of([operation.tensor])
-        return fields if microbatch is None else {**fields, "microbatch": microbatch}
+        if (microbatch := self.microbatch_of([operation.tensor])) is not None:
+            fields["microbatch"] = microbatch
+        return fields
 
 
 class TorchWaits(Waits):

@@ -10,6 +10,8 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -21,7 +23,7 @@ _UTILITIES = "torch._dynamo.utils"
 #: Global names of graphs; what stands behind the number is chosen at random.
 _GRAPH = "__compiled_fn_"
 #: Code that goes on behind what could not be compiled: `torch_dynamo_resume_in_forward_at_12`.
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.*)_at_\d+")
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<name>.*)_at_\d+$")
 
 _Observe = Callable[[Callable[..., Any], str, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -80,16 +82,13 @@ class CompiledGraphs:
         self._watched[name] = scope, disabled, graph
 
 
-def name_of_caller(frame: FrameType | None) -> str:
+def name_of_caller(frame: FrameType) -> str:
     """Return the name of the function that was compiled: `loss_fn`; of a Module's forward the class."""
     # Frames between a recording function and the code that calls it: those of the compiler's own
     # wrapper.
-    for _ in range(8):
-        if frame is None:
-            break
-        if not frame.f_globals.get("__name__", "").startswith(("torch._dynamo", "msprobe_collector")):
-            return _name_of(frame)
-        frame = frame.f_back
+    for caller, _ in islice(walk_stack(frame), 8):
+        if not caller.f_globals.get("__name__", "").startswith(("torch._dynamo", "msprobe_collector")):
+            return _name_of(caller)
     return "graph"
 
 
@@ -98,11 +97,10 @@ def _name_of(frame: FrameType) -> str:
     if parts[-1] not in ("forward", "_call_impl", "__call__"):
         return parts[-1]
     owner = inside_compiled(frame.f_locals.get("self"))
-    return type(owner).__name__ if owner is not None else parts[-2 if len(parts) > 1 else -1]
+    return parts[-2:][0] if owner is None else type(owner).__name__
 
 
 def _parts_of(code: CodeType) -> Iterator[str]:
     for part in getattr(code, "co_qualname", code.co_name).split("."):
-        resumed = _RESUMED.fullmatch(part)
         if part != "<locals>":
-            yield re.sub(r"\W", "", resumed["name"] if resumed else part) or "function"
+            yield re.sub(r"\W", "", _RESUMED.sub(r"\g<name>", part)) or "function"

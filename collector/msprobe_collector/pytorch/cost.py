@@ -41,8 +41,8 @@ class StepCost:
         if len(layers) < 2 * enough:  # it is over before anybody has read about it
             return
         began, before = time.monotonic(), self._saved()
-        times = len(layers) / enough * (_WITH_BACKWARD if trains else 1)
-        updates = _OF_OPTIMIZER if trains else 0
+        passes, updates = (_WITH_BACKWARD, _OF_OPTIMIZER) if trains else (1, 0)
+        times = len(layers) / enough * passes
 
         def say() -> None:
             values, bytes_ = (now - then for now, then in zip(self._saved(), before))

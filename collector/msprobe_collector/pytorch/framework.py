@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
@@ -184,13 +185,13 @@ class TorchOptimizers:
             return tuple(name for name, _ in _trained(optimizer))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise NoOptimizer(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        from msprobe_collector.pytorch.hyperparameters import grouped_parameters
         from msprobe_collector.pytorch.parameter_names import names_in_models
 
-        groups = optimizer.param_groups
-        by_id = names_in_models({id(parameter) for group in groups for parameter in group["params"]})
+        by_id = names_in_models(set(map(id, chain(*grouped_parameters(optimizer)))))
         taken = Counter(by_id.values())
         names: list[str] = []
-        for number, group in enumerate(groups):
+        for number, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 name = by_id.get(id(parameter), "")
                 names.append(name if taken[name] == 1 else f"param_groups.{number}.params.{index}")
@@ -210,20 +211,21 @@ class TorchOptimizers:
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        from msprobe_collector.pytorch.hyperparameters import held_by
+        from msprobe_collector.pytorch.hyperparameters import grouped_parameters, held_by
 
-        is_model = isinstance(optimizer, torch.nn.Module)
-        trained = [parameter for _, parameter in _trained(optimizer)] if is_model else []
-        wanted = {id(parameter) for parameter in trained}
+        def before(*_: Any) -> None:
+            show(lambda: [parameter.grad for parameter in chain(*grouped_parameters(optimizer))])
 
-        def before(stepping: Any, _: Any, __: Any) -> None:
-            groups = (stepping if is_model else optimizer).param_groups
-            parameters = [parameter for group in groups for parameter in group["params"]]
-            if not is_model or not wanted.isdisjoint(map(id, parameters)):
-                show(lambda: [parameter.grad for parameter in trained or parameters])
+        def before_some(stepping: Any, *_: Any) -> None:
+            if not trained.keys().isdisjoint(map(id, chain(*grouped_parameters(stepping)))):
+                show(lambda: [parameter.grad for parameter in trained.values()])
 
-        register = register_optimizer_step_pre_hook if is_model else held_by(optimizer).register_step_pre_hook
-        remove: Callable[[], None] = register(before).remove
+        remove: Callable[[], None]
+        if isinstance(optimizer, torch.nn.Module):
+            trained = {id(parameter): parameter for _, parameter in _trained(optimizer)}
+            remove = register_optimizer_step_pre_hook(before_some).remove
+        else:
+            remove = held_by(optimizer).register_step_pre_hook(before).remove
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
@@ -238,9 +240,12 @@ class TorchOptimizers:
             raise TypeError(f"it is a {type(gradient).__name__}, not a Tensor")
         if not gradient.is_floating_point():
             raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
-        dense = gradient.detach().to_dense() if gradient.layout is not torch.strided else gradient.detach()
-        is_native = dense.dtype in (torch.float16, torch.float32, torch.float64)
-        values: npt.NDArray[np.floating[Any]] = (dense if is_native else dense.float()).cpu().numpy()
+        dense = gradient.detach()
+        if dense.layout is not torch.strided:
+            dense = dense.to_dense()
+        if dense.dtype not in (torch.float16, torch.float32, torch.float64):
+            dense = dense.float()
+        values: npt.NDArray[np.floating[Any]] = dense.cpu().numpy()
         return values
 
 

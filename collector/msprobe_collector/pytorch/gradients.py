@@ -18,7 +18,7 @@ import torch
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.pytorch.tensor_values import torch_values
-from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
+from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs, leave_out_shared
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
@@ -75,7 +75,7 @@ def edge_of(tensor: Any) -> Edge | None:
 
 def edge_of_base(view: Any) -> Edge | None:
     """Where the gradient of a tensor goes that is changed in place; for a view, through its base."""
-    base = view._base if view._is_view() else None
+    base = view._base
     if base is None:
         return edge_of(view)
     if not base.requires_grad or base.grad_fn is None:
@@ -91,7 +91,7 @@ def edge_behind_view(tensor: Any) -> Edge | None:
     `linear` of three dimensions returns one. A later change in place takes the node of the view out of the graph: the
     gradient then comes to the node of the base alone.
     """
-    base = tensor._base if tensor._is_view() else None
+    base = tensor._base
     if base is None or base.numel() != tensor.numel() or not base.is_contiguous() or not _is_dense(tensor):
         return None
     return edge_of_base(tensor)
@@ -269,9 +269,9 @@ class TorchTap:
         edges = [edge_of(tensor) for tensor in (*tensors, *inner.values())]
         if changes_first:
             edges[0] = edge_of_base(tensors[0])
-        has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
-        listed = len(tensors) if has_floating else 0
-        return TorchSources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor, is_any_on())
+        if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+            del edges[: len(tensors)]
+        return TorchSources(edges, len(edges) - len(inner), tuple(inner), floor, is_any_on())
 
     def attach(
         self, before: Before, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
@@ -351,26 +351,17 @@ class TorchTap:
                     visited[id(following)] = following
                     waiting.append(following)
         if len(visited) > outputs:
-            _leave_out_shared(nodes, targets)
+            unclear = {position for edges in targets.values() if len(edges) > 1 for position, _ in edges}
+            leave_out_shared(nodes.values(), unclear)
 
     def _behind_cast(self, node: Any) -> Any:
         """The leaf behind a cast of it, else `node`.
 
         Autocast casts a parameter once for all calls, so that only what enters the cast belongs to one of them.
         """
-        behind = node.next_functions[0][0] if isinstance(node, self._cast_node) else None
-        return behind if isinstance(behind, self._leaf_node) else node
-
-
-def _leave_out_shared(nodes: _Nodes, targets: _Targets) -> None:
-    """Leave out the edges of tensors that stand for several arguments behind several nodes.
-
-    The nodes do not say which edge belongs to which argument.
-    """
-    shared = [arguments for arguments in targets.values() if len(arguments) > 1]
-    unclear = {position for arguments in shared for position, _ in arguments}
-    for watched in nodes.values() if unclear else ():
-        watched.to_arguments = [edge for edge in watched.to_arguments if edge[1] not in unclear]
+        if isinstance(node, self._cast_node) and isinstance(behind := node.next_functions[0][0], self._leaf_node):
+            return behind
+        return node
 
 
 def _add_behind_views(nodes: _Nodes, tensors: Sequence[Any], made: _Made, floor: int) -> None:

@@ -65,7 +65,7 @@ def host_arrays(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     if accelerator is not None and accelerator.type == tensors[0].device.type:
         torch.accelerator.synchronize(tensors[0].device)  # several threads and streams may have computed them
     arrays, start = [], 0
-    content = shared(torch.cat([_bytes_of(tensor) for tensor in tensors]).cpu())
+    content = shared(torch.cat(list(map(_bytes_of, tensors))).cpu())
     for tensor in tensors:
         end = start + tensor.numel() * tensor.element_size()
         arrays.append(content[start:end].view(_known(numpy_dtype(tensor.dtype))).reshape(tensor.shape))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from msprobe_collector.recording.plain_values import OMITTED, plain, shortest
+from msprobe_collector.recording.plain_values import OMITTED, plain_fields, shortest
 
 
 def held_by(optimizer: Any) -> Any:
@@ -30,6 +30,11 @@ def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     return "_optimizer_step_pre_hooks" in vars(optimizer)
 
 
+def grouped_parameters(optimizer: Any) -> list[list[Any]]:
+    """Return the parameters of each group."""
+    return [list(group["params"]) for group in optimizer.param_groups]
+
+
 def group_settings(optimizer: Any) -> list[dict[str, object]]:
     """The hyper-parameters of each group of `optimizer.param_groups`, in its order.
 
@@ -49,9 +54,8 @@ def group_settings(optimizer: Any) -> list[dict[str, object]]:
 
 
 def _settings(group: dict[Any, Any]) -> dict[str, object]:
-    keys = [key for key in group if key not in ("params", "param_names")]
-    settings = {str(key): plain(group[key], number_of) for key in keys}
-    return {key: value for key, value in settings.items() if value is not OMITTED}
+    fields = (field for field in group.items() if field[0] not in ("params", "param_names"))
+    return plain_fields(fields, number_of)
 
 
 def number_of(value: Any) -> Any:
@@ -62,5 +66,4 @@ def number_of(value: Any) -> Any:
         return None
     if value.numel() != 1 or isinstance(value, torch.nn.Parameter) or value.is_meta or value.is_complex():
         return OMITTED
-    number = value.item()
-    return shortest(number, str(value.dtype).removeprefix("torch.")) if isinstance(number, float) else number
+    return shortest(value.item(), str(value.dtype).removeprefix("torch."))

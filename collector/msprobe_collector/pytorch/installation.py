@@ -20,7 +20,7 @@ from msprobe_collector.pytorch.api_names import ApiNames
 from msprobe_collector.pytorch.calls import ApiCalls, CallMode
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
 from msprobe_collector.pytorch.communication import PeerFunctions, communication_functions
-from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
+from msprobe_collector.recording.swaps import Installation, MethodSwaps
 
 #: Its functions have no types.
 _overrides: Any = torch.overrides
@@ -68,19 +68,15 @@ class ApiInstallation:
         self._swapped = Installation(calls.wrapped, is_searched=is_searched)
         self._listed = listed
         self._are_found = False
-        self._found: list[tuple[Any, str]] = []
 
     def install(self) -> None:
         """See calls of this thread from now on."""
-        places = [place for place in communication_functions() if place not in self._found]
-        functions = [(*place, f"Distributed.{place[1]}") for place in places]
+        functions = [(owner, name, f"Distributed.{name}") for owner, name in communication_functions()]
         if not self._are_found:
             self._are_found = True
             for place, owner, name in _resolved(self._listed.add):
                 functions.append((owner, name, f"{place.module.rpartition('.')[2]}.{name}"))
-        if functions:
-            self._found += places
-            self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions])
+        self._swapped.add_new(functions)
         self._swapped.install()
         self._peers.install()
         if not self._functions.are_in:

@@ -18,13 +18,12 @@ import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
-from msprobe_collector import extensions
-from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.hyperparameters import group_settings, grouped_parameters
 from msprobe_collector.pytorch.installation import is_searched
-from msprobe_collector.pytorch.parameter_names import ParameterNames
+from msprobe_collector.pytorch.parameter_names import parameter_names
 from msprobe_collector.recording.session import Session
-from msprobe_collector.recording.swaps import ApiTarget, Installation
-from msprobe_collector.recording.updates import Named, UpdateRecords
+from msprobe_collector.recording.swaps import Installation
+from msprobe_collector.recording.updates import Named, OptimizerRecords, named
 
 #: (module, class in it or "", functions) that clip gradients by their norm, looked for in modules that are imported.
 _CLIPPING = (
@@ -36,24 +35,20 @@ _CLIPPING = (
 )
 
 
-class OptimizerSteps:
+class OptimizerSteps(OptimizerRecords):
     """Records `step` of every optimizer, and the clipping of gradients by their norm."""
+
+    framework = "pytorch"
 
     def __init__(self, session: Session) -> None:
         """See nothing yet."""
-        self._guard = session.guard
-        self._recorder, self._activity = session.recorder, session.guard.activity
-        self._records = UpdateRecords(session.recorder, session.guard)
-        self._is_wanted = session.configuration.collects_optimizers
+        super().__init__(session, parameter_names())
         self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
         self._handles: list[Any] = []
-        #: Places of functions that clip, by owner and name, which are recorded.
-        self._found: set[tuple[int, str]] = set()
         #: Frame of PyTorch that runs the step, by the optimizer's id.
         self._running: dict[int, FrameType] = {}
         #: Threads in which one of them runs: of those that it calls itself there are no records.
         self._clips: set[int] = set()
-        self.names = ParameterNames()
 
     @property
     def is_installed(self) -> bool:
@@ -64,10 +59,7 @@ class OptimizerSteps:
         """See steps from now on."""
         if not self._is_wanted or self._handles:
             return
-        places = [place for place in clipping_functions() if (id(place[0]), place[1]) not in self._found]
-        if places:
-            self._found.update((id(owner), name) for owner, name in places)
-            self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in places])
+        self._clipping.add_new((owner, name, name) for owner, name in clipping_functions())
         self._clipping.install()
         self._handles = [
             hooks.register_optimizer_step_pre_hook(self._begins),
@@ -82,29 +74,24 @@ class OptimizerSteps:
 
     def end_step(self) -> None:
         """End what has begun, and forget the names."""
-        self._records.give_up()
+        super().end_step()
         self._running.clear()
-        self.names.clear()
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._recorder.is_collecting and not self._activity.is_inside:
-            return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs, sys._getframe(1))
+            return self._guard.enter("an optimizer's step", self._begin_step, optimizer, args, kwargs, sys._getframe(1))
         return None
 
-    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
+    def _begin_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
         """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
         if is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
             return None
         self._running[id(optimizer)] = frame
-        kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self._records.begin(kind, optimizer, _parameters_in(parameters))
-        self._records.gets(optimizer, _settings_of(optimizer, frame))
+        closure = kwargs.get("closure", *args[1:2])
         if not callable(closure):
-            self._records.gets(optimizer, _gradients_of(optimizer, parameters))
-        self._records.gets(optimizer, _state_in(optimizer, parameters))
-        if not callable(closure):
+            self._begin(optimizer, functools.partial(_gradients_of, optimizer), frame)
             return None
+        parameters = self._begin(optimizer, lambda _: (), frame)
         replaced = self._seen_closure(closure, optimizer, parameters)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": replaced}
@@ -131,13 +118,16 @@ class OptimizerSteps:
             del self._running[id(optimizer)]
             self._guard.enter("an optimizer's step", self._end, optimizer)
 
-    def _end(self, optimizer: Any) -> None:
-        parameters = self._parameters(optimizer)
-        self._records.leaves(optimizer, [*_parameters_in(parameters), *_state_in(optimizer, parameters)])
+    def _groups(self, optimizer: Any) -> list[list[Any]]:
+        return grouped_parameters(optimizer)
 
-    def _parameters(self, optimizer: Any) -> dict[str, Any]:
-        groups = [list(group["params"]) for group in optimizer.param_groups]
-        return dict(zip(self.names.of(groups, "param_groups"), (item for group in groups for item in group)))
+    def _settings(self, optimizer: Any) -> list[dict[str, Any]]:
+        groups = zip(group_settings(optimizer), optimizer.param_groups)
+        return [{**settings, "parameters": len(group["params"])} for settings, group in groups]
+
+    def _state(self, optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for name, parameter in parameters.items():
+            yield from named(f"state.{name}", dict(optimizer.state.get(parameter, {})).items())
 
     def _seen_clipping(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -147,7 +137,7 @@ class OptimizerSteps:
             thread = threading.get_ident()
             if not self._recorder.is_collecting or self._activity.is_inside or thread in self._clips:
                 return original(*args, **kwargs)
-            parameters = args[0] if args else kwargs.get("parameters")
+            parameters = kwargs.get("parameters", *args[:1])
             if isinstance(parameters, Iterator):  # it can be looked through once
                 parameters = list(parameters)
                 again = (parameter for parameter in parameters)
@@ -184,8 +174,7 @@ class OptimizerSteps:
         self, owner: Any, result: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """The norm is returned, or was given."""
-        norm = signature.bind(*args, **kwargs).arguments.get("total_norm")
-        self._records.returns(owner, result if norm is None else norm)
+        self._records.returns(owner, signature.bind(*args, **kwargs).arguments.get("total_norm", result))
 
 
 def clipping_functions() -> Iterator[tuple[Any, str]]:
@@ -198,7 +187,7 @@ def clipping_functions() -> Iterator[tuple[Any, str]]:
 
 def is_inside(outer: FrameType | None, inner: FrameType) -> bool:
     """Return whether `outer` is `inner` or has called it, and runs."""
-    frame: FrameType | None = inner if outer is not None else None
+    frame: FrameType | None = inner
     while frame is not None and frame is not outer:
         frame = frame.f_back
     return frame is not None
@@ -207,10 +196,6 @@ def is_inside(outer: FrameType | None, inner: FrameType) -> bool:
 def gradient_of(parameter: Any) -> Any:
     """Return the gradient, or that which Megatron keeps beside it where the update has another precision."""
     return parameter.grad if parameter.grad is not None else getattr(parameter, "decoupled_grad", None)
-
-
-def _parameters_in(parameters: Mapping[str, Any]) -> Named:
-    return ((f"parameters.{name}", parameter) for name, parameter in parameters.items())
 
 
 def _gradients_in(parameters: Mapping[str, Any]) -> Named:
@@ -223,16 +208,3 @@ def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tup
     for name in ("grad_scale", "found_inf"):
         if isinstance(scale := getattr(optimizer, name, None), torch.Tensor):
             yield name, scale
-
-
-def _settings_of(optimizer: Any, frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Hyper-parameters of each group, with the number of its parameters, and what extensions say of the optimizer."""
-    groups = zip(group_settings(optimizer), optimizer.param_groups)
-    yield "settings", [{**settings, "parameters": len(group["params"])} for settings, group in groups]
-    yield from extensions.optimizer_leaves("pytorch", optimizer, frame).items()
-
-
-def _state_in(optimizer: Any, parameters: Mapping[str, Any]) -> Named:
-    for name, parameter in parameters.items():
-        for key, value in dict(optimizer.state.get(parameter, {})).items():
-            yield f"state.{name}.{key}", value

@@ -3,59 +3,34 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from torch.nn import Module
 
+from msprobe_collector.recording.updates import ParameterNames
 
-class ParameterNames:
-    """Names of parameters: those in the watched models, as records of Modules have them, else those in any model."""
 
-    def __init__(self) -> None:
-        #: Name and parameter, by the parameter's id.
-        self._known: dict[int, tuple[str, Any]] = {}
-
-    def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
-        """Learn the parameters of the `layers` of a model, given as (path, Module)."""
-        for path, module in layers:
-            for last, parameter in own_parameters(module).items():
-                name = f"{path}.{last}" if path else last
-                self._known.setdefault(id(parameter), (name, parameter))
-                # The copy in higher precision that wrappers of optimizers update.
-                if (copy := getattr(parameter, "main_param", None)) is not None:
-                    self._known.setdefault(id(copy), (name, copy))
-
-    def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
-        """A name of each of the parameters; one that no model has is named by `prefix` and its place in `groups`."""
-        unknown = {id(parameter) for group in groups for parameter in group if id(parameter) not in self._known}
-        others = names_in_models(unknown) if unknown else {}
-        names: list[str] = []
-        for number, group in enumerate(groups):
-            for index, parameter in enumerate(group):
-                name = others.get(id(parameter)) if id(parameter) in unknown else self._known[id(parameter)][0]
-                place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
-                names.append(name if name is not None and name not in names else place)
-        return names
-
-    def clear(self) -> None:
-        """The step is over."""
-        self._known.clear()
+def parameter_names() -> ParameterNames:
+    """Return names of parameters in the watched Modules, else in any model."""
+    return ParameterNames(own_parameters, lambda others: names_in_models(set(map(id, others))))
 
 
 def own_parameters(module: Any) -> dict[str, Any]:
     """Return the parameters that stand on `module` itself, each by its first name; most have none."""
     if type(module).named_parameters is not Module.named_parameters:
         return dict(module.named_parameters(recurse=False))
-    names: dict[int, str] = {}
+    first: dict[int, tuple[str, Any]] = {}
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            names.setdefault(id(parameter), name)
-    return {name: module._parameters[name] for name in names.values()}
+            first.setdefault(id(parameter), (name, parameter))
+    return dict(first.values())
 
 
 #: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel).
-_WRAPPERS = ("module.",)
+_WRAPPER = "module."
 #: Attribute in which the Module that torch.compile puts around another one holds that.
 _COMPILED = "_orig_mod"
 
@@ -63,6 +38,11 @@ _COMPILED = "_orig_mod"
 def without_compiler(path: str) -> str:
     """Return the path of a Module or parameter as it is where nothing is compiled."""
     return path if _COMPILED not in path else ".".join(part for part in path.split(".") if part != _COMPILED)
+
+
+def uncompiled(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) with the paths as they are where nothing is compiled."""
+    return ((without_compiler(path), value) for path, value in named)
 
 
 def inside_compiled(module: Any) -> Any:
@@ -81,11 +61,11 @@ def names_in_models(wanted: set[int]) -> dict[int, str]:
     """Name by id of each of the `wanted` parameters in the model that has most of them."""
     names_by_model = []
     for model in outermost_modules():
-        named = ((without_compiler(name), parameter) for name, parameter in model.named_parameters())
+        named = uncompiled(model.named_parameters())
         names = {id(parameter): name for name, parameter in named if id(parameter) in wanted}
-        while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
+        while names and all(name.startswith(_WRAPPER) for name in names.values()):
             names = {key: name.partition(".")[2] for key, name in names.items()}
         names_by_model.append(names)
     # Of two that have equally many the shorter names win; dictionaries keep what is put in last.
     names_by_model.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
-    return {key: name for names in names_by_model for key, name in names.items()}
+    return reduce(or_, names_by_model, {})

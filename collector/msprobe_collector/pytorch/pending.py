@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count as numbers_from, repeat
+from itertools import chain, count as numbers_from, repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -198,7 +198,7 @@ class TorchPending:
     def _reduce(self, tensor: Any) -> tuple[int, list[Any], Any]:
         """`width`, `parts` and `sketch` of `_Reduced`."""
         sketch = sketch_on_device(tensor) if self._has_sketches else None
-        parts = [one_pass.reduced(piece) for piece in _pieces(tensor)]
+        parts = list(map(one_pass.reduced, _pieces(tensor)))
         if all(part is not None for part in parts):
             return one_pass.WIDTH, parts, sketch
         reduced = [
@@ -206,13 +206,13 @@ class TorchPending:
             for piece in _pieces(tensor)
             for block in piece.split(_BLOCK)
         ]
-        return len(reduced[0]), [part for parts in reduced for part in parts], sketch
+        return len(reduced[0]), list(chain(*reduced)), sketch
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
-        copies = [_taken_from(held) for held in list(self._copies.values())]
-        empty = _taken_from(self._empty)
-        reduced = _taken_from(self._reduced)
+        copies = list(map(taken_from, list(self._copies.values())))
+        empty = taken_from(self._empty)
+        reduced = taken_from(self._reduced)
         self._waiting = self._waiting_on_host = self._waiting_bytes = 0
         for number, dtype in empty:
             yield number, NO_STATISTICS, TensorValues(np.zeros(0), str(dtype), "")
@@ -237,7 +237,7 @@ class TorchPending:
             logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
 
 
-def _taken_from(values: deque[_T]) -> list[_T]:
+def taken_from(values: deque[_T]) -> list[_T]:
     """What stands in `values` now, taken out; another thread may add meanwhile."""
     return [values.popleft() for _ in range(len(values))]
 
@@ -282,8 +282,8 @@ def _sketched(held: list[_Copy], array: np.ndarray[Any, Any]) -> Iterator[Sketch
 def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
     """Statistics, and how many elements are +Inf, where that is counted."""
     columns = [numbers[at :: value.width] for at in range(value.width)]
-    is_float = value.dtype.is_floating_point or value.dtype.is_complex
-    kind: Any = "float" if is_float else "bool" if value.dtype is torch.bool else "int"
+    dtype: Any = numpy_dtype(value.dtype)
+    kind: Any = {"b": "bool", "i": "int", "u": "int"}.get(dtype.kind, "float")
     return statistics_of_blocks(columns, value.count, kind)
 
 

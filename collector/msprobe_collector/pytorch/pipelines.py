@@ -57,7 +57,7 @@ class PipelineStages:
         @functools.wraps(original)
         def work(*args: Any, **kwargs: Any) -> Any:
             before = activity.microbatch
-            activity.microbatch = args[place] if place < len(args) else kwargs.get(parameter)
+            activity.microbatch = kwargs.get(parameter, *args[place : place + 1])
             try:
                 result = original(*args, **kwargs)
                 if isinstance(result, list) and activity.microbatch is not None:

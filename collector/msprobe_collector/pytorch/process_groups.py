@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from torch import distributed
@@ -56,14 +57,14 @@ def _abandoned_groups() -> set[int]:
     world = distributed.distributed_c10d._world
     by_group = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
     tables = [*(getattr(world, name, ()) for name in by_group), *world.tags_to_pg.values()]
-    in_tables = Counter(id(group) for table in tables for group in table)
+    in_tables = Counter(map(id, chain(*tables)))
     numbers, (of_nobody,) = list(map(id, world.pg_map)), _references([object()])
     counts = zip(numbers, _references(list(world.pg_map)))
     return {number for number, count in counts if count - of_nobody <= in_tables[number]}
 
 
 def _references(values: list[Any]) -> list[int]:
-    return [sys.getrefcount(value) for value in values]
+    return list(map(sys.getrefcount, values))
 
 
 def _megatron_groups() -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from msprobe_collector.dump_format import is_cell_record
 from msprobe_collector.dump_format.records import api_of
@@ -22,7 +21,8 @@ from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
 from msprobe_collector.pytorch.parameter_names import own_parameters
 from msprobe_collector.recording.guard import Guard
-from msprobe_collector.recording.observing import communicates
+from msprobe_collector.recording.observing import communicates, items_of
+from msprobe_collector.recording.recorder import view_text
 
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
 _CHANGED = f', "{CHANGED}": true'
@@ -32,7 +32,6 @@ _NO_VERSION = -1
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
 #: `Memory.writes` where nothing is known of them.
 _UNKNOWN: list[tuple[Part | None, str]] = [(None, "")]
-weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 #: Calls that change running statistics, and where those stand.
@@ -201,9 +200,9 @@ class TorchProvenances:
         api = api_of(name)
         if not (uncounted(api, arguments, {}) or (arguments and changes_first_argument(api))):
             return
-        most = 2 if communicates(api) else 1
-        for value in arguments[: 5 if api in _NORMS else most]:
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+        most = 5 if api in _NORMS else 1 + communicates(api)
+        for value in arguments[:most]:
+            for tensor in items_of(value):
                 self.guard.faults.guarded(name, self._forget, tensor)
 
     def clear(self) -> None:
@@ -215,12 +214,13 @@ class TorchProvenances:
     def watch(self, modules: Iterable[tuple[str, Any]]) -> None:
         """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
         for path, module in modules:
-            front = f"{path}." if path else ""
-            for name, parameter in own_parameters(module).items():
-                self._add_leaf(front + name, parameter)
-                self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
-            for name, buffer in module.named_buffers(recurse=False) if module._buffers else ():
-                self._add_leaf(front + name, buffer)
+            for last, parameter in own_parameters(module).items():
+                name = f"{path}.{last}".removeprefix(".")
+                self._add_leaf(name, parameter)
+                self._parameters.setdefault(id(parameter), (weakref.ref(parameter), name))
+            if module._buffers:
+                for last, buffer in module.named_buffers(recurse=False):
+                    self._add_leaf(f"{path}.{last}".removeprefix("."), buffer)
 
     def name_of(self, tensor: Any) -> str:
         """Of a parameter, wherever it lies now (`parameter.data = ...`); "" for one that is not watched."""
@@ -302,7 +302,7 @@ class TorchOrigins:
     def changed(self) -> list[Any]:
         """The arguments into which the call has written, in order."""
         written = [argument.tensor for argument in self._inputs if self._is_written(argument)]
-        return list({id(tensor): tensor for tensor in written}.values())
+        return list(dict(zip(map(id, written), written)).values())
 
     def end(self) -> None:
         """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
@@ -467,9 +467,9 @@ def _covers(outer: Part, inner: Part) -> bool:
     steps = _elements(outer)[2:]
     if len(steps) > 1 or (steps and steps[0][0] != 1):  # not every element in between
         return False
-    (first, last), width = (step * outer[3].itemsize for step in _interval(outer, 0)), outer[3].itemsize
-    start, end = (step * inner[3].itemsize for step in _interval(inner, 0))
-    return bool(first <= start and end + inner[3].itemsize <= last + width)
+    (first, last), width = _interval(outer, 0), outer[3].itemsize
+    (start, end), inner_width = _interval(inner, 0), inner[3].itemsize
+    return bool(first * width <= start * inner_width and (end + 1) * inner_width <= (last + 1) * width)
 
 
 @lru_cache(maxsize=4096)
@@ -489,7 +489,7 @@ def _elements(part: Part) -> tuple[Any, ...]:
 def _changed(text: str) -> str:
     if not text or text == _UNINITIALIZED:
         return ""
-    return text if text.endswith(_CHANGED) else text + _CHANGED
+    return text.removesuffix(_CHANGED) + _CHANGED
 
 
 def _own(names: dict[Part, str], part: Part, *, is_part: bool) -> str:
@@ -507,5 +507,4 @@ def _viewed(text: str, part: Part, source: Part | None) -> str:
     if source is None or part == source:
         return text
     distance, rest = divmod(part[0] * part[3].itemsize - source[0] * source[3].itemsize, part[3].itemsize)
-    steps = " ".join(f"{size}x{stride}" for size, stride in zip(part[1], part[2]))
-    return "" if rest else f'{text}, "{VIEW}": "{distance},{steps}"'
+    return "" if rest else f'{text}, "{VIEW}": "{view_text(distance, part[1], part[2])}"'

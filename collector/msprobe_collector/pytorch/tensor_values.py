@@ -285,9 +285,9 @@ def _part_of(whole: Any, part: TensorValues) -> TensorValues:
     """The part of a DTensor that this process holds, with how the whole is spread."""
     mesh = whole.device_mesh
     spread = {
-        "placements": [str(placement) for placement in whole.placements],
+        "placements": list(map(str, whole.placements)),
         "mesh": mesh.mesh.tolist(),
-        "mesh_dim_names": None if mesh.mesh_dim_names is None else list(mesh.mesh_dim_names),
+        "mesh_dim_names": mesh.mesh_dim_names,
         "global_shape": list(whole.shape),
     }
     part.fields = f'{_requires_grad(whole.requires_grad)}, "dtensor": {json.dumps(spread)}'
@@ -347,7 +347,7 @@ def _reduced(tensor: Any) -> Statistics:
     """
     dense = tensor.permute(memory_order(tensor.stride()))
     flat = dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1)
-    maxima, minima, totals, squares = zip(*map(_of_block, flat.split(_BLOCK) if flat.numel() > _BLOCK else (flat,)))
+    maxima, minima, totals, squares = zip(*map(_of_block, flat.split(_BLOCK)))
     maximum, minimum, square = max(maxima), min(minima), sum(squares)
     if not LEAST < max(abs(maximum), abs(minimum)) < MOST or square != square:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.

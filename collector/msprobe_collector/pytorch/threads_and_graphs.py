@@ -20,7 +20,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from types import FrameType
+from itertools import islice
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -136,7 +137,9 @@ class GraphCaptures:
 
     def install(self) -> None:
         """Watch from now on."""
-        for kind, name in () if self._swaps.are_in else _GRAPHS:
+        if self._swaps.are_in:
+            return
+        for kind, name in _GRAPHS:
             if (graph := getattr(getattr(torch, kind, None), name, None)) is not None:
                 self._swaps.put(graph, "capture_begin", self._begins)
                 self._swaps.put(graph, "capture_end", self._ends)
@@ -272,12 +275,10 @@ class CompiledRegions:
                 "torch.compile: of compiled code what goes in, comes out and its gradients is collected (Compiled.*), "
                 "and no call inside"
             )
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_MOST_FRAMES):
-            if frame is not None and frame.f_globals.get("__name__") == _COMPILER and _COMPILED in frame.f_locals:
+        for frame, _ in islice(walk_stack(sys._getframe(1)), _MOST_FRAMES):
+            if frame.f_globals.get("__name__") == _COMPILER and _COMPILED in frame.f_locals:
                 self._note(self._facts_of(frame.f_locals[_COMPILED]))
                 break
-            frame = frame.f_back if frame is not None else None
         return self._suspend()
 
     def _facts_of(self, compiled: Any) -> dict[str, object]:

@@ -17,6 +17,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import chain
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -30,7 +31,7 @@ from msprobe_collector.log import logger
 from msprobe_collector.pytorch.cost import StepCost, uses_compiler
 from msprobe_collector.pytorch.exact import ExactMode
 from msprobe_collector.pytorch.framework import PrecisionDebugger
-from msprobe_collector.pytorch.hyperparameters import held_by
+from msprobe_collector.pytorch.hyperparameters import grouped_parameters, held_by
 from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.manifest import ProcessObjects
@@ -204,7 +205,7 @@ class TorchStepFinder:
             logger.info("no optimizer of torch.optim is there: forwards of %s are collected, no backward", kind)
         self.has_begun = True
         self._forward = (module, outermost)
-        self._start(outermost)
+        self._start([outermost])
         return True
 
     def _end_forward(self) -> None:
@@ -227,24 +228,23 @@ class TorchStepFinder:
             self._calls.uninstall()
         self.has_begun = True
         if self.debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
-            trained = {id(parameter) for parameter in module.parameters()}
+            trained = set(map(id, module.parameters()))
             self.debugger.monitor(max(optimizers, key=lambda optimizer: len(trained & _parameters_of(optimizer))))
             return
         self._optimizers = optimizers
         self._stepped = {id(optimizer): 0 for optimizer in optimizers if optimizer not in self._idle}
         for optimizer in optimizers:
             self._optimizer_steps.put(optimizer, "step", functools.partial(self._ending, optimizer))
-        models = _models(module, optimizers)
-        self._start(models[0] if len(models) == 1 else models)
+        self._start(_models(module, optimizers))
 
-    def _start(self, model: nn.Module | list[nn.Module]) -> None:
+    def _start(self, models: list[nn.Module]) -> None:
         if self._exact is not None and self.debugger.configuration.steps.admits(self._number):
             self._exact.begin()
             self._exact = None
-        self.debugger.start(model)
+        self.debugger.start(models[0] if len(models) == 1 else models)
         if self.cost is not None and self.debugger.configuration.steps.admits(self._number):
             self._watched_cost, self.cost = self.cost, None
-            self._watched_cost.watch(model if isinstance(model, list) else [model], trains=self._trains)
+            self._watched_cost.watch(models, trains=self._trains)
 
     def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
         # The script may have the step compiled: what is ours is not.
@@ -294,14 +294,13 @@ def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> l
     """Modules that stand in no other one: that of `called` first, then those with parameters of the optimizers."""
     trained = set().union(*map(_parameters_of, optimizers))
     models = [model for model in outermost_modules() if _has(model, called, trained)]
-    models.sort(key=lambda model: all(module is not called for module in model.modules()))
+    models.sort(key=lambda model: id(called) not in map(id, model.modules()))
     return models or [called]
 
 
 def _has(model: nn.Module, called: nn.Module, trained: set[int]) -> bool:
-    is_of_call = any(module is called for module in model.modules())
-    return is_of_call or any(id(parameter) in trained for parameter in model.parameters())
+    return id(called) in map(id, model.modules()) or not trained.isdisjoint(map(id, model.parameters()))
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return set(map(id, chain(*grouped_parameters(optimizer))))

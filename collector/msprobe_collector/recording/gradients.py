@@ -5,7 +5,7 @@ Gradients of the parameters of layers (Cells, Modules), as records of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,6 +72,16 @@ def _filled(places: Any, gradients: Sequence[Any]) -> Any:
     if isinstance(places, list):
         return [_filled(item, gradients) for item in places]
     return None if places is None else gradients[places]
+
+
+def leave_out_shared(nodes: Iterable[Any], unclear: Set[int]) -> None:
+    """Leave out the edges to `unclear` arguments: those of one tensor that stands for several behind several nodes.
+
+    The nodes do not say which edge belongs to which argument. Each has edges as (number, argument, ...) in its list
+    `to_arguments`.
+    """
+    for node in nodes if unclear else ():
+        node.to_arguments[:] = [edge for edge in node.to_arguments if edge[1] not in unclear]
 
 
 #: In the place of a gradient that has not come; one that came may be None.
@@ -148,17 +158,16 @@ class BackwardCall:
         self._waits_for -= 1
         for position, gradient in incoming:
             made_inside = None if self._inner is None else self._inner.pop(position, None)
-            self._incoming[position] = self._held(
-                gradient if made_inside is None or gradient is None else self._from_outside(gradient, made_inside)
+            self._incoming[position] = self._added(
+                None, gradient if made_inside is None or gradient is None else self._from_outside(gradient, made_inside)
             )
         for position, gradient in outgoing:
             sum_so_far = self._outgoing[position]
-            self._outgoing[position] = self._held(gradient) if sum_so_far is None else self._added(sum_so_far, gradient)
+            self._outgoing[position] = self._added(sum_so_far, gradient)
         for position, gradient in inner:
             if self._inner is None:
                 self._inner = {}
-            sum_so_far = self._inner.get(position)
-            self._inner[position] = self._held(gradient) if sum_so_far is None else self._added(sum_so_far, gradient)
+            self._inner[position] = self._added(self._inner.get(position), gradient)
         if self._waits_for == 0:
             self.complete()
 
@@ -166,16 +175,19 @@ class BackwardCall:
         """Whether no gradient of this output has come in."""
         return not self.is_complete and self._incoming[position] is _NOT_YET
 
-    def _held(self, gradient: Any) -> Any:
-        """What can be kept until the other gradients come: autograd may add to the tensor itself meanwhile."""
-        if gradient is None or not self._waits_for or isinstance(gradient, TensorValues):
-            return gradient
-        return self._values.frozen(gradient)
-
     def _added(self, sum_so_far: Any, gradient: Any) -> Any:
-        """The sum of two contributions to a gradient, rounded to its dtype as autograd would."""
+        """The sum of two contributions to a gradient, rounded to its dtype as autograd would; None where none came.
+
+        The first one is copied where others may come: autograd may add to the tensor itself meanwhile.
+        """
         if gradient is None:
             return sum_so_far
+        if sum_so_far is None:
+            return (
+                self._values.frozen(gradient)
+                if self._waits_for and not isinstance(gradient, TensorValues)
+                else gradient
+            )
         values = sum_so_far if isinstance(sum_so_far, TensorValues) else self._values.frozen(sum_so_far)
         right = self._values.read(gradient)
         return values.plus(right) or combined(np.add, values, right.array)

@@ -11,12 +11,14 @@ import inspect
 import json
 import os
 import platform
+import random
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from types import CodeType
 from typing import Any, Protocol
@@ -28,7 +30,7 @@ from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.recording.environment import environment
 from msprobe_collector.recording.guard import Guard
-from msprobe_collector.recording.plain_values import as_json, plain
+from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, as_json, plain, plain_fields
 from msprobe_collector.recording.script import error_facts, has_secret_name, script_facts, time_text
 
 #: Packages whose version may matter, where they are imported.
@@ -52,18 +54,27 @@ class RunFacts(Protocol):
 
     Attributes:
         name: of the framework, as in dump.json.
+        layer_class, forward: class of all layers, and its method that computes.
     """
 
     name: str
+    layer_class: type
+    forward: str
+    number_of: Callable[[Any], Any]
+    #: Settings and parameters of each group of an optimizer.
+    group_settings: Callable[[Any], list[dict[str, object]]]
+    group_parameters: Callable[[Any], list[list[Any]]]
     _parts: ValueParts
     _process: ProcessObjects
+    _fingerprints: Fingerprints
     #: What the process holds in this step; empty until that is asked.
     _objects: dict[str, list[Any]]
 
-    def __init__(self, parts: ValueParts, process: ProcessObjects) -> None:
+    def __init__(self, parts: ValueParts, process: ProcessObjects, fingerprints: Fingerprints) -> None:
         """Look at nothing yet; `parts` takes arguments apart, `process` finds what the framework has made."""
         self._parts = parts
         self._process = process
+        self._fingerprints = fingerprints
         self._objects = {}
 
     def versions(self) -> Mapping[str, object]:
@@ -77,20 +88,61 @@ class RunFacts(Protocol):
         """Return the settings of the framework that change numbers."""
 
     def models(self, layers: Sequence[Any]) -> list[Any]:
-        """Return of each model class, parameters, buffers and layers."""
+        """Return of each model class, parameters, buffers and layers.
+
+        Of several models the names begin with the number of the model, as those of records do.
+        """
+        models = []
+        for front, model in numbered(layers):
+            modules = [self._layer(f"{front}{path}", layer) for path, layer in self.layers(model)]
+            entry = {
+                "class": class_of(model),
+                "parameters": self._tensors(front, self.parameters(model)),
+                "buffers": self._tensors(front, self.buffers(model)),
+                "modules": modules,
+            }
+            models.append(entry)
+        return self.settled(models)  # type: ignore[no-any-return]
 
     def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
-        """Return of each optimizer of the process class, groups, state and schedulers; `layers` name its parameters."""
+        """Return of each optimizer of the process class, groups, schedulers and state; `layers` name its parameters.
+
+        Those that have nothing of the models are left out where others have.
+        """
+        if not self._objects.get("optimizers"):
+            self._objects = self._look()
+        every, names = self._objects["optimizers"], self._names(layers)
+        chosen = [item for item in every if not names.keys().isdisjoint(map(id, chain(*self.group_parameters(item))))]
+        entries = []
+        for optimizer in chosen or every:
+            schedulers = [item for item in self._objects["schedulers"] if self.optimizer_of(item) is optimizer]
+            entry: dict[str, object] = {
+                "class": class_of(optimizer),
+                "groups": self._groups(optimizer, names),
+                "schedulers": [{"class": class_of(item), "settings": self._scheduled(item)} for item in schedulers],
+            }
+            if with_state:
+                entry["state"] = self.state(optimizer)
+            entries.append(entry)
+        return self.settled(entries)  # type: ignore[no-any-return]
 
     def watch_optimizers(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when an optimizer that `optimizers` found is about to update; returns what ends that."""
         return lambda: None
 
     def randomness(self) -> Mapping[str, object]:
-        """Return seeds, and digests of the states of generators."""
+        """Return seeds, and digests of the states of generators: the framework's, Python's and NumPy's if loaded."""
+        seeds, states = self.generators()
+        states["python"] = python_state(random.getstate())
+        if (numpy := sys.modules.get("numpy")) is not None:
+            states["numpy"] = python_state(numpy.random.get_state())
+        return {"seeds": seeds, "states": states}
 
     def loss_scale(self) -> object:
         """Return that of the scaler of the process; None without one."""
+        self._objects = self._objects or self._look()
+        scales = map(self.scale_of, self._objects["scalers"])
+        return next((scale for scale in scales if scale is not None), None)
 
     def autocast(self) -> object:
         """Return what autocast does now: a dtype by device."""
@@ -98,6 +150,7 @@ class RunFacts(Protocol):
 
     def is_model(self, layer: Any) -> bool:
         """Return whether `layer`, the first that runs, is what is trained: it has parameters."""
+        return next(iter(self.parameters(layer)), None) is not None
 
     def tensor(self, name: str, tensor: Any) -> dict[str, object]:
         """Return name, shape, dtype and fingerprint of a tensor; the fingerprint of a device may come later."""
@@ -110,11 +163,106 @@ class RunFacts(Protocol):
 
     def settled(self, values: Any) -> Any:
         """Return `values` with fingerprints that were still on their way."""
-        return values
+        return self._fingerprints.settled(values)
 
     def release(self) -> None:
         """Let go of what belongs to the training: the step is over."""
         self._objects = {}
+
+    def parameters(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Return (name, parameter) of all parameters of a model; one that is tied stands under each of its names."""
+
+    def buffers(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Return (name, tensor) of the buffers of a model."""
+
+    def layers(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Return (path, layer) of a model, whose path is "", and of all layers below it."""
+
+    def settings(self, layer: Any) -> dict[str, object]:
+        """Return what a layer was made with."""
+        return layer_settings(layer, self.number_of)
+
+    def state(self, optimizer: Any) -> dict[str, object]:
+        """Return what an optimizer keeps from step to step."""
+
+    def optimizer_of(self, scheduler: Any) -> Any:
+        """Return the optimizer whose rate a scheduler sets."""
+        return getattr(scheduler, "optimizer", None)
+
+    def scale_of(self, scaler: Any) -> dict[str, object] | None:
+        """Return the `scale` of a scaler, and its settings; None of one that does not scale."""
+
+    def generators(self) -> tuple[dict[str, object], dict[str, object]]:
+        """Return seeds and digests of the states of the framework's generators."""
+
+    def _look(self) -> dict[str, list[Any]]:
+        """Return what the process holds: `optimizers`, each in one form, `schedulers` and `scalers`."""
+
+    def _tensors(self, front: str, named: Iterable[tuple[str, Any]]) -> list[Any]:
+        """Return what `tensor` does; one that stands under a second name is said to be tied to the first."""
+        first: dict[int, str] = {}
+        entries: list[dict[str, object]] = []
+        for last, tensor in named:
+            name = f"{front}{last}"
+            if first.setdefault(id(tensor), name) == name:
+                entries.append(self.tensor(name, tensor))
+            else:
+                entries.append({"name": name, "tied": first[id(tensor)]})
+        return entries
+
+    def _layer(self, path: str, layer: Any) -> dict[str, object]:
+        return {
+            "path": path,
+            "class": type(layer).__name__,
+            "training": bool(layer.training),
+            "reads_mode": reads_mode(layer, self.layer_class, self.forward),
+            "settings": self.settings(layer),
+        }
+
+    def _names(self, layers: Sequence[Any]) -> dict[int, str]:
+        """Return a name of each parameter of the models by its id, and of its copy that Megatron updates."""
+        names: dict[int, str] = {}
+        for front, model in numbered(layers):
+            for name, parameter in self.parameters(model):
+                for item in (parameter, getattr(parameter, "main_param", parameter)):
+                    names.setdefault(id(item), f"{front}{name}")
+        return names
+
+    def _groups(self, optimizer: Any, names: Mapping[int, str]) -> list[dict[str, object]]:
+        """Return the groups; a parameter of no model has the name that it bears itself, or its place."""
+        groups: list[dict[str, object]] = []
+        settings_and_parameters = zip(self.group_settings(optimizer), self.group_parameters(optimizer))
+        for number, (settings, parameters) in enumerate(settings_and_parameters):
+            named = [
+                names.get(id(parameter), parameter.name) or f"param_groups.{number}.params.{index}"
+                for index, parameter in enumerate(parameters)
+            ]
+            groups.append({"settings": settings, "parameters": named})
+        return groups
+
+    def _scheduled(self, scheduler: Any) -> dict[str, object]:
+        """Return the numbers, texts and lists that a scheduler keeps."""
+        fields = [field for field in vars(scheduler).items() if field[0][:1] != "_" and field[0] not in _NO_RATES]
+        return plain_fields(fields, self.number_of)
+
+
+#: What a scheduler holds that says nothing of its rates.
+_NO_RATES = ("optimizer", "verbose")
+
+
+def numbered(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what the names of each of several models begin with, `0.`, and the model; "" for a single one."""
+    for index, model in enumerate(models):
+        yield f"{index}." if len(models) > 1 else "", model
+
+
+def told(asks: Mapping[str, Callable[[], Any]], number_of: Callable[[Any], Any]) -> dict[str, object]:
+    """Return the answers by name as plain values, without what a version does not have or refuses to tell."""
+    answers = {}
+    for name, ask in asks.items():
+        with WhatIsTold():
+            answers[name] = plain(ask(), number_of)
+    return {name: answer for name, answer in answers.items() if answer is not OMITTED}
 
 
 class ManifestRecorder:
@@ -239,9 +387,9 @@ class ManifestRecorder:
                 self._facts.release()
 
     def _take(self, name: str, ask: Callable[[], Any]) -> None:
-        found = self._guard.faults.guarded(f"run.json: {name}", ask)
-        if found is not None:
-            self._sections[name] = found
+        section = self._guard.faults.guarded(f"run.json: {name}", ask)
+        if section is not None:
+            self._sections[name] = section
 
     def _take_of_step(self, name: str, ask: Callable[[], Any]) -> None:
         self._sections["step"][name] = self._guard.faults.guarded(f"run.json: {name}", ask)
@@ -264,10 +412,10 @@ class ManifestRecorder:
         """An optimizer is about to update: what it does so with counts, whatever was set when the step began."""
         facts = self._facts
         if facts is not None and self.is_open:
-            state = [one.get("state") for one in self._sections.get("optimizers", ())]
+            before = self._sections.get("optimizers", ())
             self._take("optimizers", lambda: facts.optimizers(self._layers, with_state=False))
-            for one, before in zip(self._sections.get("optimizers", ()), state):
-                one["state"] = before  # the state is that at the beginning, as that of the parameters
+            for optimizer, earlier in zip(self._sections.get("optimizers", ()), before):
+                optimizer["state"] = earlier.get("state")  # that at the beginning, as that of the parameters
 
     def _write(self) -> None:
         folder = self._folder()
@@ -305,14 +453,14 @@ def _encoded(value: Any) -> bytes:
 
 def _versions() -> dict[str, str]:
     """Versions of Python and of the packages of the table that are imported."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         version = getattr(sys.modules.get(name), "__version__", None)
         if isinstance(version, str):  # torch has a class of its own
-            found[name] = str(version)
+            versions[name] = str(version)
     if cann := _cann():
-        found["cann"] = cann
-    return found
+        versions["cann"] = cann
+    return versions
 
 
 def _cann() -> str:
@@ -348,11 +496,11 @@ class Fingerprints:
 
     def of(self, tensor: Any) -> Any:
         """The fingerprint, or what `settled` puts it in the place of."""
-        found = self._content_of(tensor)
-        if found is None or isinstance(found, str):
-            return found
+        content = self._content_of(tensor)
+        if content is None or isinstance(content, str):
+            return content
         self._are_texts = False
-        self._waiting.append(_Waiting(found))
+        self._waiting.append(_Waiting(content))
         return self._waiting[-1]
 
     def settled(self, values: Any) -> Any:
@@ -400,16 +548,16 @@ class ProcessObjects:
     def now(self) -> dict[str, list[Any]]:
         """Those that there are, by the names of the kinds."""
         if _INSTANCES_COUNT and self._known and self._references == self._counted():
-            found = {name: [known() for known in each] for name, each in self._known.items()}
-            if all(one is not None for each in found.values() for one in each):
-                return found
-        references = self._counted()  # before the look: what another thread makes meanwhile is looked for next time
-        found = self._looked_for()
+            objects = {name: [refer() for refer in references] for name, references in self._known.items()}
+            if None not in chain(*objects.values()):
+                return objects
+        counts = self._counted()  # before the look: what another thread makes meanwhile is looked for next time
+        objects = self._looked_for()
         self._known = {}
         with suppress(TypeError):  # of a class without weak references: look for them each time
-            self._known = {name: list(map(weakref.ref, each)) for name, each in found.items()}
-        self._references = references
-        return found
+            self._known = {name: list(map(weakref.ref, values)) for name, values in objects.items()}
+        self._references = counts
+        return objects
 
     def _counted(self) -> list[tuple[int, int]]:
         """Each class by its id, and how many references there are to it."""
@@ -422,18 +570,19 @@ class ProcessObjects:
         names: dict[type, str] = {}
         for name, base in self._kinds.items():
             names.update(dict.fromkeys((base, *_subclasses(base)), name))
-        found: dict[str, list[Any]] = {name: [] for name in self._kinds}
-        for value in [value for value in gc.get_objects() if type(value) in names]:
-            found[names[type(value)]].append(value)
-        return found
+        objects: dict[str, list[Any]] = {name: [] for name in self._kinds}
+        for value in gc.get_objects():
+            if type(value) in names:
+                objects[names[type(value)]].append(value)
+        return objects
 
 
 def _subclasses(base: type) -> list[type]:
-    found: list[type] = []
+    subclasses: list[type] = []
     kinds: list[type] = type.__subclasses__(base)
     for kind in kinds:
-        found += [kind, *_subclasses(kind)]
-    return found
+        subclasses += [kind, *_subclasses(kind)]
+    return subclasses
 
 
 #: What every layer has, and what is none of its settings.
@@ -446,12 +595,12 @@ _NUMBERS = (bool, int, float)
 
 def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, object]:
     """The numbers, truth values, words and short tuples of numbers that a layer keeps: `p`, `eps`, `num_heads`."""
-    found = {}
+    settings = {}
     for key, value in vars(layer).items():
         if key[:1] == "_" or key in _NO_SETTINGS or has_secret_name(key):
             continue
         if type(value) in _NUMBERS:
-            found[key] = value
+            settings[key] = value
             continue
         if isinstance(value, str):
             is_setting = value.isidentifier() and len(value) <= _MOST_LETTERS
@@ -459,8 +608,8 @@ def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, obj
             is_short = isinstance(value, (tuple, list)) and len(value) <= _MOST_IN_A_TUPLE
             is_setting = is_short and all(type(item) in _NUMBERS for item in value)
         if is_setting:
-            found[key] = plain(value, number_of)
-    return found
+            settings[key] = plain(value, number_of)
+    return settings
 
 
 _MOST_LETTERS = 32

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.log import logger
+from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.manifest import numbered
 from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from msprobe_collector.recording.gradients import BackwardCall, Completed
     from msprobe_collector.recording.recorder import OpenRecord
     from msprobe_collector.recording.session import Session
+    from msprobe_collector.recording.updates import OptimizerRecords
 
 
 def backward_of_layer(forward: str) -> str:
@@ -70,8 +73,7 @@ def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str
     `walk` gives (path, layer) of a model and of all layers below it. Of several models, paths begin with their number.
     """
     visited: set[int] = set()
-    for index, model in enumerate(models):
-        front = f"{index}." if len(models) > 1 else ""
+    for front, model in numbered(models):
         for path, layer in walk(model):
             if id(layer) not in visited:
                 visited.add(id(layer))
@@ -96,6 +98,11 @@ def inner_tensors(
     for at, value in enumerate(arguments):
         if not parts.is_tensor(value):
             yield from parts.tensors(f"input.{at}", value)
+
+
+def items_of(value: Any) -> Sequence[Any]:
+    """Return a tuple or list itself, and any other value as its only item."""
+    return value if isinstance(value, (tuple, list)) else (value,)
 
 
 @dataclass(slots=True)
@@ -141,14 +148,14 @@ class Waits:
 
     def outputs_of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a communication call put out: its result, or, where it fills its arguments, these as they are now."""
-        parts = _parts(result)
+        parts = items_of(result)
         if all(part is None or self._is_no_value(part) for part in parts):
             return [*args, *kwargs.values()]
         return [None if self._is_handle(part) else part for part in parts]
 
     def handles_of(self, result: Any) -> list[Any]:
         """Handles in `result` on which someone must still wait."""
-        return [part for part in _parts(result) if self._is_handle(part) and self._must_wait(part)]
+        return [part for part in items_of(result) if self._is_handle(part) and self._must_wait(part)]
 
     def _put(self, swaps: MethodSwaps) -> None:
         """Put `seen_wait` in the place of each method that waits."""
@@ -179,10 +186,6 @@ class Waits:
             return result
 
         return wait
-
-
-def _parts(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 class GradientTap(Protocol):
@@ -549,3 +552,66 @@ class LayerObserver(Observer):
                 recorder.end(begun[0])
 
         self._watch(self._tap.attach(call.sources, result, on_complete=completed, on_begin=begin))
+
+
+class Installable(Protocol):
+    """What sees something of a training while it is installed."""
+
+    def install(self) -> None:
+        """See it from now on, also where it is in already."""
+
+    def uninstall(self) -> None:
+        """See it no more, also where it is out already."""
+
+
+class FrameworkWatch:
+    """What frameworks do alike to see the calls of a training; see `msprobe_collector.framework.CallWatch`."""
+
+    #: What is installed in this order, and taken out in the opposite one.
+    _installed: Sequence[Installable]
+    #: What runs at the end of a step, apart from what all have.
+    _endings: Sequence[Callable[[], object]] = ()
+    _layers: LayerObserver
+    _optimizers: OptimizerRecords
+    _waits: Waits
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._guard = session.guard
+        self._parameters = ParameterGradients(session.recorder, session.guard)
+
+    def prepare(self, models: Sequence[Any]) -> None:
+        """See `CallWatch`; nothing needs to be done."""
+
+    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], object] | None) -> None:
+        """See `CallWatch`."""
+        layers, collects = self._layers, self._session.configuration.collects_cells
+        if models:
+            layers.watch(models, records=collects)
+            self._guard.enter("names of parameters", self._optimizers.names.watch, layers.layers_of(models))
+        if collects and self._session.recorder.wants("backward"):
+            for label, layer in layers.layers:
+                self._parameters.watch(label, layers.parameters_of(layer))
+        layers.on_root_forward = on_root_forward
+
+    def install(self) -> None:
+        """See `CallWatch`."""
+        for part in self._installed:
+            part.install()
+
+    def uninstall(self) -> None:
+        """See `CallWatch`."""
+        for part in reversed(self._installed):
+            part.uninstall()
+
+    def settle(self) -> None:
+        """See `CallWatch`; nothing is recorded later than it runs."""
+
+    def end_step(self) -> None:
+        """See `CallWatch`."""
+        for end in (self._waits.give_up, self._parameters.flush, self._optimizers.end_step, *self._endings):
+            self._guard.faults.guarded("ending the step", end)
+        self._parameters.remove()
+
+    def remove(self) -> None:
+        """See `CallWatch`; nothing stays."""

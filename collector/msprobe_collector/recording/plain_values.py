@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 #: Stands for a value that is not written: a tensor with several elements, a parameter.
@@ -36,12 +36,17 @@ def plain(value: Any, number_of: Callable[[Any], Any], depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if depth >= _DEEPEST or len(value) > _MOST_ENTRIES:
             return OMITTED
-        held = {str(key): plain(item, number_of, depth + 1) for key, item in value.items()}
-        return {key: item for key, item in held.items() if item is not OMITTED}
+        return plain_fields(value.items(), number_of, depth + 1)
     if isinstance(value, (set, frozenset)):
         return OMITTED
     name = getattr(value, "__qualname__", None)
     return name if isinstance(name, str) else type(value).__name__
+
+
+def plain_fields(fields: Iterable[tuple[Any, Any]], number_of: Callable[[Any], Any], depth: int = 0) -> dict[str, Any]:
+    """What `plain` gives for the value of each of `fields`, (name, value), by name; without those that it omits."""
+    values = {str(name): plain(value, number_of, depth) for name, value in fields}
+    return {name: value for name, value in values.items() if value is not OMITTED}
 
 
 def _base(value: Any) -> Any:
@@ -52,12 +57,12 @@ def _base(value: Any) -> Any:
     return None
 
 
-def shortest(number: float, dtype: str) -> float:
+def shortest(number: Any, dtype: str) -> Any:
     """A number of a tensor as it was typed: 0.1, for the 0.10000000149011612 that float32 holds.
 
-    It becomes the same number again in that dtype.
+    It becomes the same number again in that dtype. Integers and truth values stay what they are.
     """
-    if dtype != "float32":
+    if dtype != "float32" or not isinstance(number, float):
         return number
     import numpy as np
 

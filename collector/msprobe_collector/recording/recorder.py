@@ -186,6 +186,12 @@ class Provenances(Protocol):
         """The step is over: names of records begin anew."""
 
 
+def view_text(offset: int, lengths: Sequence[int], strides: Sequence[int]) -> str:
+    """Return where a view lies in the value that it shows, in elements: `4,3x2 2x1`."""
+    steps = " ".join(f"{length}x{stride}" for length, stride in zip(lengths, strides))
+    return f"{offset},{steps}"
+
+
 _DIFFERS = json.dumps({"type": "str", "value": DIFFERS})
 #: Stands between entries of dump.json; the JSON text of an entry holds no line break.
 _BETWEEN = ",\n"

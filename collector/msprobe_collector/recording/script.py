@@ -110,7 +110,7 @@ def git_revision(folder: Path) -> dict[str, str]:
     the repository. Files that were changed since are not noticed.
     """
     try:
-        place = next(place for place in _git_folders(folder))
+        place = next(_git_folders(folder))
         head = _line(place / "HEAD")
         if _REVISION.fullmatch(head):
             return {"revision": head}

@@ -6,7 +6,7 @@ Methods of classes and functions of modules, replaced for a while.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -60,6 +60,17 @@ class Installation:
         """Make `targets` part of it; also under other names in loaded modules (`from mindspore.mint import add`)."""
         with self._changed():
             self._targets += targets
+
+    def add_new(self, functions: Iterable[tuple[Any, str, str]]) -> None:
+        """Add those functions, given as (owner, name, call), that are no part of it yet."""
+        places = {(id(target.owner), target.name) for target in self._targets}
+        new = [
+            ApiTarget(owner, name, getattr(owner, name), call)
+            for owner, name, call in functions
+            if (id(owner), name) not in places
+        ]
+        if new:
+            self.add(new)
 
     def register(self, owner: Any, name: str, call: str) -> None:
         """Record `owner.name` as `call`, also where it is a part under another name already."""

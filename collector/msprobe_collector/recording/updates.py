@@ -8,11 +8,15 @@ is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from types import FrameType
+from typing import Any, ClassVar
 
+from msprobe_collector import extensions
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
+from msprobe_collector.recording.session import Session
 
 #: (name in the record, value) of each value.
 Named = Iterable[tuple[str, Any]]
@@ -76,3 +80,110 @@ class UpdateRecords:
     def _end(self, owner: Any) -> None:
         if (begun := self._open.pop(id(owner), None)) is not None:
             self._recorder.end_quietly(begun[1])
+
+
+class ParameterNames:
+    """Names of parameters: those in the watched models, as records of layers have them, else those that they have."""
+
+    def __init__(
+        self, parameters_of: Callable[[Any], Mapping[str, Any]], others: Callable[[Sequence[Any]], Mapping[int, str]]
+    ) -> None:
+        """Know none yet.
+
+        Args:
+            parameters_of: gives the parameters that stand on a layer itself, by the last segment of their names.
+            others: gives names of parameters that are in no watched model, by their ids, where they have any.
+        """
+        self._parameters_of, self._others = parameters_of, others
+        #: Name and parameter, by the parameter's id.
+        self._known: dict[int, tuple[str, Any]] = {}
+
+    def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
+        """Learn the parameters of the `layers` of a model, given as (path, layer)."""
+        for path, layer in layers:
+            for last, parameter in self._parameters_of(layer).items():
+                name = f"{path}.{last}".removeprefix(".")
+                # Beside it the copy in higher precision that wrappers of optimizers update.
+                for item in (parameter, getattr(parameter, "main_param", None)):
+                    self._known.setdefault(id(item), (name, item))
+
+    def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
+        """Return a name of each of the parameters.
+
+        One that has no name, or that of another one, is named by `prefix` and its place in `groups`.
+        """
+        unknown = [parameter for parameter in chain(*groups) if id(parameter) not in self._known]
+        others = self._others(unknown) if unknown else {}
+        names: list[str] = []
+        for number, group in enumerate(groups):
+            for index, parameter in enumerate(group):
+                name, _ = self._known.get(id(parameter), (others.get(id(parameter)), None))
+                place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
+                names.append(name if name is not None and name not in names else place)
+        return names
+
+    def clear(self) -> None:
+        """Forget all: the step is over."""
+        self._known.clear()
+
+
+def named(kind: str, values: Iterable[tuple[str, Any]]) -> Named:
+    """Return `values`, (name of a parameter, value), as entries of a `kind`: `parameters`, `gradients`."""
+    return ((f"{kind}.{name}", value) for name, value in values)
+
+
+class OptimizerRecords:
+    """What each optimizer gets and leaves; a framework says when, and calls `_begin` and `_end`.
+
+    Attributes:
+        framework: its name.
+        names: of parameters.
+    """
+
+    framework: ClassVar[str]
+
+    def __init__(self, session: Session, names: ParameterNames) -> None:
+        """See nothing yet."""
+        self._guard = session.guard
+        self._recorder, self._activity = session.recorder, session.guard.activity
+        self._records = UpdateRecords(session.recorder, session.guard)
+        self._is_wanted = session.configuration.collects_optimizers
+        self.names = names
+
+    def end_step(self) -> None:
+        """End what has begun, and forget the names."""
+        self._records.give_up()
+        self.names.clear()
+
+    def _groups(self, optimizer: Any) -> list[list[Any]]:
+        """Return the parameters of each group."""
+        raise NotImplementedError
+
+    def _settings(self, optimizer: Any) -> list[dict[str, Any]]:
+        """Return the hyper-parameters of each group, with the number of its parameters."""
+        raise NotImplementedError
+
+    def _state(self, optimizer: Any, parameters: Mapping[str, Any]) -> Named:
+        """Return what the optimizer keeps, as `state.<name of the parameter>.<key>`."""
+        raise NotImplementedError
+
+    def _parameters(self, optimizer: Any) -> dict[str, Any]:
+        groups = self._groups(optimizer)
+        return dict(zip(self.names.of(groups, "param_groups"), chain(*groups)))
+
+    def _begin(
+        self, optimizer: Any, gradients: Callable[[dict[str, Any]], Named], frame: FrameType | None = None
+    ) -> dict[str, Any]:
+        """Take what the update gets that runs in `frame`; returns the parameters by name, of which `gradients` are."""
+        parameters = self._parameters(optimizer)
+        self._records.begin(type(optimizer).__name__, optimizer, named("parameters", parameters.items()))
+        self._records.gets(optimizer, [("settings", self._settings(optimizer))])
+        self._records.gets(optimizer, extensions.optimizer_leaves(self.framework, optimizer, frame).items())
+        self._records.gets(optimizer, gradients(parameters))
+        self._records.gets(optimizer, self._state(optimizer, parameters))
+        return parameters
+
+    def _end(self, optimizer: Any) -> None:
+        parameters = self._parameters(optimizer)
+        state = self._state(optimizer, parameters)
+        self._records.leaves(optimizer, [*named("parameters", parameters.items()), *state])

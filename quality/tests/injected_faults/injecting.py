@@ -116,6 +116,7 @@ BORDERS = frozenset(
         "recording.gradients.ParameterGradients._hook.<locals>.arrived",
         "recording.saved_values.SavedValues._watch.<locals>.arrived",
         "pytorch.framework.TorchOptimizers.watch.<locals>.before",
+        "pytorch.framework.TorchOptimizers.watch.<locals>.before_some",
         "pytorch.manifest.TorchFacts.watch_optimizers.<locals>.before",
         "pytorch.optimizers.OptimizerSteps._begins",
         "pytorch.optimizers.OptimizerSteps._ended",

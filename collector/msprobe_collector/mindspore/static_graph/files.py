@@ -77,8 +77,7 @@ def staged_name(label: str, direction: str, part: str, index: int) -> str:
 def parse_staged_name(path: Path) -> StagedFile | None:
     """Return what the name of a file says, or None when it is none of ours."""
     match = _STAGED.fullmatch(path.name)
-    dtype = None if match is None else find_dtype(match["dtype"])
-    if match is None or dtype is None:
+    if match is None or (dtype := find_dtype(match["dtype"])) is None:
         return None
     return StagedFile(
         path, int(match["id"]), match["label"], match["direction"], match["part"], int(match["index"]), dtype.name
@@ -104,8 +103,8 @@ def group_calls(files: list[StagedFile]) -> Iterator[_CallFiles]:
     for label, direction, _ in calls:
         forwards[label] += direction == "forward"
     for call in calls.values():
-        if call.direction == "backward":
-            call.number = max(forwards[call.label] - 1 - call.number, 0) if forwards[call.label] else call.number
+        if call.direction == "backward" and forwards[call.label]:
+            call.number = max(forwards[call.label] - 1 - call.number, 0)
         yield call
 
 
@@ -148,8 +147,7 @@ class StagedRecords:
 
     def _staged_files(self) -> list[StagedFile]:
         wait_for_files(self.folder)
-        files = (parse_staged_name(path) for path in self.folder.iterdir() if path not in self._kept)
-        return [file for file in files if file is not None]
+        return list(filter(None, map(parse_staged_name, set(self.folder.iterdir()) - self._kept)))
 
     def _delete(self) -> None:
         """Delete every file; what cannot be deleted is no file of the steps that follow."""
@@ -158,13 +156,13 @@ class StagedRecords:
         self._kept = set(self.folder.iterdir())
 
     def _write(self, call: _CallFiles) -> None:
-        inputs, outputs = (_values(call, part) for part in ("input", "output"))
+        inputs, outputs = _values(call, "input"), _values(call, "output")
         parent = self._parents.get(call.label)
         outer = f"{parent}.forward.0" if parent else self.outer
         if call.direction == "forward":
             self._recorder.number(call.label)
             record = self._recorder.begin(f"{call.label}.forward.{call.number}", "forward", outer)
-            record.stack = "[]" if record.stack else ""
+            record.stack = record.stack and "[]"
             self._recorder.inputs(record, inputs, {})
             self._recorder.outputs(record, outputs)
             self._recorder.end(record)

@@ -114,8 +114,7 @@ LAYOUTS = Layouts()
 
 def copied(value: np.ndarray[Any, Any], description: Description) -> np.ndarray[Any, Any]:
     """Return a copy of what the runtime handed over for the tensor of this description."""
-    dtype = find_dtype(description[1])
-    array_type = None if dtype is None else array_dtype(dtype)
+    array_type = _array_type(description)
     copy = value.copy().reshape(description[2])
     if array_type is None or copy.dtype == array_type:
         return copy
@@ -140,7 +139,7 @@ def rebuilt(description: Description, arrays: Sequence[np.ndarray[Any, Any]]) ->
 
 def _rebuilt(description: Description, next_array: Callable[[], Union[np.ndarray[Any, Any], None]]) -> Any:
     if description[0] == "tensor":
-        array = _empty(description) if 0 in description[2] else next_array()
+        array = np.empty(description[2], _array_type(description)) if 0 in description[2] else next_array()
         return None if array is None else TensorValues(array, description[1], TENSOR)
     if description[0] == "items":
         return [_rebuilt(item, next_array) for item in description[1]]
@@ -149,16 +148,16 @@ def _rebuilt(description: Description, next_array: Callable[[], Union[np.ndarray
     return description[1] if description[0] == "value" else None
 
 
-def _empty(description: Description) -> np.ndarray[Any, Any]:
+def _array_type(description: Description) -> np.dtype[Any] | None:
     dtype = find_dtype(description[1])
-    return np.empty(description[2], None if dtype is None else array_dtype(dtype))
+    return None if dtype is None else array_dtype(dtype)
 
 
 def gradient_places(items: Description) -> list[bool]:
     """Whether the gradient of each tensor directly among `items` can arrive (it is of floats, its shape known)."""
-    tensors = [item for item in items[1] if item[0] in ("tensor", "moving")]
-    dtypes = [find_dtype(item[1]) for item in tensors]
-    return [
-        item[0] == "tensor" and 0 not in item[2] and dtype is not None and dtype.kind == "float"
-        for item, dtype in zip(tensors, dtypes)
-    ]
+    places = []
+    for kind, *of_tensor in items[1]:
+        if kind in ("tensor", "moving"):
+            dtype = find_dtype(of_tensor[0])
+            places.append(kind == "tensor" and 0 not in of_tensor[1] and dtype is not None and dtype.kind == "float")
+    return places

@@ -200,8 +200,8 @@ def _can_be_tapped(cell: Any) -> bool:
 
 
 def _cells_around(models: Sequence[Any], path: str) -> Iterator[Any]:
-    cell, names = (models[0], path.split(".")) if len(models) == 1 else (None, path.split("."))
-    if cell is None:
+    cell, names = models[0], path.split(".")
+    if len(models) > 1:
         cell = models[int(names.pop(0))]
     for name in names:
         yield cell
@@ -311,7 +311,7 @@ class GraphRecords:
         parent = self._parent_of(label)
         record = self._recorder.begin(f"{label}.forward.{number}", "forward", parent)
         # The stack of the graph's thread says nothing of the training script.
-        record.stack = "[]" if record.stack else ""
+        record.stack = record.stack and "[]"
         self._calls[label, number] = _TappedCall(parent, record)
         self._open.setdefault(label, []).append(number)
         return number

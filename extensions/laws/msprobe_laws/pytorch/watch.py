@@ -24,7 +24,7 @@ from torch.optim import optimizer as hooks
 
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.optimizers import is_inside
-from msprobe_collector.pytorch.parameter_names import ParameterNames
+from msprobe_collector.pytorch.parameter_names import parameter_names
 from msprobe_collector.pytorch.script_state import outside
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.observation import Array, UpdatedParameter
@@ -67,7 +67,7 @@ class TorchOptimizerLaws(Optimizers):
         #: Steps that run, by the optimizer's id.
         self._open: dict[int, _OpenStep] = {}
         self._handles: list[Any] = []
-        self._names = ParameterNames()
+        self._names = parameter_names()
         self._reduced = SummedGradients(guard)
         #: Hooks of ours on optimizers that have hooks of the script, by the optimizer's id.
         self._innermost: dict[int, tuple[Any, Any]] = {}
