@@ -208,7 +208,7 @@ class CallMapping:
         values: dict[str, object] = dict(self.signature.bind(*args, **{**used, **kwargs}).arguments)
         refused: dict[str, list[str]] = {}
         for name, parameter in self.signature.parameters.items():
-            kinds = () if parameter.annotation is parameter.empty else parameter.annotation
+            kinds = parameter.annotation
             if name not in values:
                 is_list = parameter.kind is parameter.VAR_POSITIONAL
                 values[name] = () if is_list else evaluate(parameter.default, {}, roots)
