@@ -182,6 +182,7 @@ def _keywords(topic: str, api: ApiName) -> Mapping[str, Any] | None:
 
 #: More than there are APIs; a dump may hold any names.
 _REMEMBERED = 8192
+_PLACES = ("outputs", "beside", "inputs", "mixed", "overwritten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,8 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
         return UnwrittenMemory()
     places: dict[str, set[str]] = defaultdict(set)
     for term in read_terms(fact.text):
-        places[term.name].update(str(ast.literal_eval(item)) for item in term.arguments)
+        if term.name in _PLACES:
+            places[term.name].update(str(ast.literal_eval(item)) for item in term.arguments)
     outputs, inputs = places["outputs"] | places["beside"], places["inputs"] | places[partly]
     return UnwrittenMemory(frozenset(outputs), frozenset(inputs))
 
