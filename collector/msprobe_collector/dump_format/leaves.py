@@ -84,8 +84,7 @@ class Leaf:
     @property
     def is_known(self) -> bool:
         """Whether the dump holds anything of a tensor beside its dtype and shape; not of one inside of `vmap`."""
-        entries = (*self.statistics, self.data_name or None, self.md5 or None, self.fingerprint or None)
-        return any(entry is not None for entry in entries)
+        return self.statistics != (None,) * 4 or bool(self.data_name or self.md5 or self.fingerprint)
 
     @property
     def is_none(self) -> bool:

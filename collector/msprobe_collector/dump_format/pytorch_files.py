@@ -215,8 +215,8 @@ class PickleMachine:
 
 def find_known(module: str, name: str) -> object | None:
     """What a name in a pickle stands for, where a tensor needs it: a dtype, or `KnownCall`; None for any other."""
-    if module == "torch" and (name in _STORAGES or name in UNTYPED):
-        return find_dtype(_STORAGES.get(name, name))
+    if module == "torch" and (name in STORAGES or name in UNTYPED):
+        return find_dtype(STORAGES.get(name, name))
     if (module, name) == ("torch.storage", "UntypedStorage"):
         return find_dtype("UInt8")
     return _KNOWN.get((module, name))
@@ -271,7 +271,8 @@ _STEPS: dict[str, Callable[[PickleMachine, Any], None]] = {
     "BINPERSID": PickleMachine.find_storage,
 }
 _NO_EFFECT = frozenset({"PROTO", "FRAME", "STOP"})
-_STORAGES = {
+#: Names of dtypes by the storage classes of `torch`.
+STORAGES = {
     "BoolStorage": "Bool",
     "ByteStorage": "UInt8",
     "CharStorage": "Int8",

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
@@ -298,10 +299,7 @@ class TensorValue:
     @property
     def size(self) -> int:
         """Number of elements."""
-        size = 1
-        for dimension in self.shape:
-            size *= dimension
-        return size
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
