@@ -239,7 +239,7 @@ _MAX_DIMENSION = 1 << 48
 #: Of float64, and of what it is divided by.
 _MOST_EXPONENT = 2200
 _TENSOR_TYPES = frozenset({"mindspore.Tensor", "torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
-_PLAIN_TYPES = {"str": str, "bool": bool, "int": int, "uint": int}
+_PLAIN_TYPES: dict[str, Any] = {"str": str, "bool": bool, "int": int, "uint": int}
 #: As the reader quotes them, and as dumps of older tools write them, with blanks around them.
 _NONFINITE = {
     "nan": float("nan"),

@@ -488,13 +488,17 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Sket
         return _row_of_extremes(flat.astype(np.float64), plan)
 
 
+def exponent_of(largest: float) -> int:
+    """Return the exponent of a sketch of elements up to the magnitude `largest`."""
+    return 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
+
+
 def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> SketchRow:
     """Of elements that are not finite, or whose sums may leave the range of float32."""
     masks = (np.isnan(flat), flat == np.inf, flat == -np.inf)
     nan, above, below = (int(np.count_nonzero(mask)) for mask in masks)
     flat = np.where(np.isfinite(flat), flat, 0.0)
-    largest = float(np.abs(flat).max())
-    exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
+    exponent = exponent_of(float(np.abs(flat).max()))
     return SketchRow(_folded(np.ldexp(flat, -exponent), plan, is_wide=True), exponent, (nan, above, below))
 
 

@@ -167,7 +167,7 @@ def printable(text: str) -> str:
 
 def printable_lines(text: str) -> str:
     """Text as of `printable` that we laid out in lines: the line breaks stay, everything else is escaped."""
-    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, text.split("\n")))
 
 
 _SINGULAR = {"are": "is", "were": "was", "have": "has"}
@@ -205,7 +205,7 @@ class DumpError(Exception):
         self.record = record
         self.field = field
         self.problem = problem
-        place = ": ".join(part for part in (file, record, field) if part)
+        place = ": ".join(filter(None, (file, record, field)))
         super().__init__(printable(f"{place}: {problem}"))
 
 

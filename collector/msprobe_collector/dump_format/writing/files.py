@@ -215,11 +215,10 @@ def pytorch_file(array: np.ndarray[Any, Any]) -> tuple[bytes, memoryview, bytes]
     Raises:
         ValueError: no storage of PyTorch has its dtype, or it has 4 GiB or more.
     """
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)
-    if contiguous.nbytes >= _LARGEST - (1 << 20):
-        raise ValueError(f"{contiguous.nbytes} bytes are too many for one tensor file")
-    elements = contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b"")
-    before, entries = _front(contiguous.dtype.name, contiguous.shape)
+    if array.nbytes >= _LARGEST - (1 << 20):
+        raise ValueError(f"{array.nbytes} bytes are too many for one tensor file")
+    elements = _bytes_in(array)
+    before, entries = _front(array.dtype.name, array.shape)
     checksum = zlib.crc32(elements)
     name = b"archive/data/0"
     padding = -(len(before) + _LOCAL.size + len(name) + 4) % _ALIGNMENT
@@ -335,10 +334,14 @@ class TensorFiles:
 
 def write_npy(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
     """Write `array`, of a dtype that .npy files hold, into an open file. Raises OSError."""
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)
     file.flush()
-    _write_all(file.fileno(), _header(contiguous.dtype.str, contiguous.shape))
-    _write_all(file.fileno(), contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b"")
+    _write_all(file.fileno(), _header(array.dtype.str, array.shape))
+    _write_all(file.fileno(), _bytes_in(array))
+
+
+def _bytes_in(array: np.ndarray[Any, Any]) -> memoryview:
+    """Return the elements of an array in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def _write_parts(descriptor: int, parts: tuple[bytes | memoryview, ...]) -> None:
