@@ -60,6 +60,7 @@ from msprobe_collector.dump_format.values import (
     Value,
     abbreviated,
     find_dtype,
+    items_of,
 )
 
 Direction = Literal["forward", "backward"]
@@ -285,10 +286,9 @@ def refuse_malformed(value: Value, place: FieldPath) -> None:
     """
     if isinstance(value, MalformedValue):
         raise place.fault(value.problem, *value.steps)
-    if isinstance(value, (tuple, dict)):
-        for step, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(item, (MalformedValue, tuple, dict)):
-                refuse_malformed(item, place / step)
+    for step, item in items_of(value):
+        if isinstance(item, (MalformedValue, tuple, dict)):
+            refuse_malformed(item, place / step)
 
 
 def _tagged(type_name: str, encoded: dict[str, Any]) -> Value:
