@@ -44,9 +44,8 @@ def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMoni
     if settings.level == "L0":
         middle = [md5_of_gradient(values)]
     elif settings.level == "L2":
-        counts = (*figures.interval_counts, figures.zeros)
-        middle = [repr(count / figures.size if figures.size else 0.0) for count in counts]
-    numbers = [repr(number) for number in (figures.max, figures.min, figures.norm)]
+        middle = [repr(count / max(1, figures.size)) for count in (*figures.interval_counts, figures.zeros)]
+    numbers = map(repr, (figures.max, figures.min, figures.norm))
     return [name, *middle, *numbers, str(list(values.shape)), str(figures.nans), str(figures.infs)]
 
 

@@ -90,12 +90,11 @@ def instance_of(primitive: Any, attributes: Mapping[str, Any] | None) -> Callabl
     Raises:
         Unsupported: an argument of the constructor is not among the attributes, or has a value that it refuses.
     """
-    taken = list(inspect.signature(primitive.__init__).parameters)[1:]
-    values = {name: value for name, value in (attributes or {}).items() if name in taken}
-    if len(values) < len(taken):
-        raise Unsupported(f"{primitive.__name__}: {missing_attributes([name for name in taken if name not in values])}")
+    taken, values = list(inspect.signature(primitive.__init__).parameters)[1:], attributes or {}
+    if missing := [name for name in taken if name not in values]:
+        raise Unsupported(f"{primitive.__name__}: {missing_attributes(missing)}")
     try:
-        return cast(Callable[..., Any], primitive(**values))
+        return cast(Callable[..., Any], primitive(**{name: values[name] for name in taken}))
     except (TypeError, ValueError) as error:  # of a constructor, which computes nothing
         raise Unsupported(f"{primitive.__name__} refuses its attributes: {str(error).partition(chr(10))[0]}") from None
 

@@ -5,6 +5,7 @@ The dump itself as an engine: what the training run really produced is what is t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,10 +79,13 @@ def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecor
     if is_by_shape:
         return _by_shape(arguments, positions, outgoing, recorded)
     entries: dict[LeafPath, int | str] = {("input", positions[i]): i for i in recorded if i < len(positions)}
-    inner = {".".join(map(str, path)): path for path in _tensor_paths(forward)}
-    entries |= {inner[path]: path for path in backward.others if path in inner}
     unmatched: list[int | str] = [index for index in recorded if index >= len(positions)]
-    unmatched += [path for path in backward.others if path not in inner]
+    inner = {".".join(map(str, path)): path for path in _tensor_paths(forward)}
+    for name in backward.others:
+        if name in inner:
+            entries[inner[name]] = name
+        else:
+            unmatched.append(name)
     return GradientPairing(entries, (), tuple(unmatched))
 
 
@@ -127,9 +131,9 @@ def _widened(array: Array) -> Array:
 def _by_shape(
     arguments: tuple[Value, ...], positions: tuple[int, ...], outgoing: tuple[Value, ...], recorded: list[int]
 ) -> GradientPairing:
-    waiting: dict[tuple[object, ...], list[LeafPath]] = {}
+    waiting: dict[tuple[object, ...], list[LeafPath]] = defaultdict(list)
     for position in positions:
-        waiting.setdefault(_look(arguments[position]), []).append(("input", position))
+        waiting[_look(arguments[position])].append(("input", position))
     looks = {_look(outgoing[index]) for index in recorded}
     interchangeable = [tuple(paths) for look, paths in waiting.items() if len(paths) > 1 and look in looks]
     entries: dict[LeafPath, int | str] = {}

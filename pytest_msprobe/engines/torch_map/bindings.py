@@ -342,7 +342,7 @@ def _from_lines(api: str, lines: Sequence[Fact], without: str) -> Binding | NoCo
     if not lines or lines[0].reason:
         return NoCounterpart(f"{api}: {lines[0].reason if lines else without}")
     forms = tuple(_form(api.partition(".")[2], line) for line in lines)
-    return Binding(api, forms[0].targets()[0] if forms[0].targets() else "torch.Tensor", forms)
+    return Binding(api, next(iter(forms[0].targets()), "torch.Tensor"), forms)
 
 
 def _form(name: str, line: Fact) -> CallMapping:
