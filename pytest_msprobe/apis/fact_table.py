@@ -208,7 +208,7 @@ class FactTable:
         return MappingProxyType({name: lines[0] for name, lines in table.items() if "." in name})
 
     def _of_framework(self, framework: str) -> Mapping[str, tuple[Fact, ...]]:
-        return self._tables["mindspore" if framework == "mindspore" else "pytorch"]
+        return self._tables.get(framework, self._tables["pytorch"])
 
 
 @cache

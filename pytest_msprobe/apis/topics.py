@@ -183,6 +183,7 @@ def _keywords(topic: str, api: ApiName) -> Mapping[str, Any] | None:
 #: More than there are APIs; a dump may hold any names.
 _REMEMBERED = 8192
 _PLACES = ("outputs", "beside", "inputs", "mixed", "overwritten")
+_NOTHING = Fact("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,7 @@ def fact_of(topic: str, name: str, framework: str = "pytorch") -> Fact | None:
 @lru_cache(_REMEMBERED)
 def text_of(topic: str, name: str) -> str:
     """The text of that fact; "" without one."""
-    fact = fact_of(topic, name)
-    return "" if fact is None else fact.text
+    return (fact_of(topic, name) or _NOTHING).text
 
 
 def is_a(word: str, name: str) -> bool:
@@ -274,8 +274,7 @@ def says_where(operation: str, path: str, value: Any) -> bool:
 @lru_cache(_REMEMBERED)
 def _where(word: str) -> str:
     """What where_and_how.txt says of a word; "" for nothing."""
-    fact = facts("where_and_how").word(word)
-    return "" if fact is None else fact.text
+    return (facts("where_and_how").word(word) or _NOTHING).text
 
 
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.
@@ -309,10 +308,8 @@ Kind = Literal["sums", "writes"]
 
 def documented_difference(api: ApiName, framework: str, target: str, direction: Direction) -> Kind | None:
     """Why results of `api` on `target` (`cpu`, `cuda`, `ascend`) may differ between runs; None where they may not."""
-    fact = facts("nondeterministic").of(api, framework)
-    if fact is None:
-        return None
-    for line in fact.text.split("; "):
+    fact = facts("nondeterministic").of(api, framework) or _NOTHING
+    for line in filter(None, fact.text.split("; ")):
         place, way, kind = line.split()
         if place in (target, "any") and way in (direction, "both"):
             return "writes" if kind == "writes" else "sums"

@@ -141,7 +141,7 @@ class Engines:
     @property
     def refused_by_accelerator(self) -> Mapping[str, str]:
         """Why APIs are computed on the CPU in place of the accelerator of the benchmark, by their names."""
-        return getattr(self.benchmarks[0], "refused", {}) if self.benchmarks else {}
+        return getattr(next(iter(self.benchmarks), None), "refused", {})
 
     def unusable_bench(self) -> str:
         """Why the accelerator or the interpreter of the benchmark cannot run it, as one line; "" when it can."""

@@ -362,7 +362,10 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
     task: Task = top["task"]
     section = sections[task]
     level = _level(task, top["level"], file)
-    summary = section.get("summary_mode", "statistics")
+    summary, bench = section.get("summary_mode", "statistics"), section.get("bench_path")
+    categories: tuple[str, ...] = ()
+    if isinstance(summary, tuple):
+        summary, categories = "statistics", summary
     _check_together(task, level, section, file)
     if top["dump_path"] is None:
         raise ConfigurationError(
@@ -381,10 +384,10 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         precision=top["precision"],
         dump_enable=top["dump_enable"],
         selection=_selection(section),
-        summary="statistics" if isinstance(summary, tuple) else summary,
+        summary=summary,
         slices=section.get("slice", ()),
         request_id=section.get("request_id"),
-        bench_path=None if section.get("bench_path") is None else Path(os.path.abspath(section["bench_path"])),
+        bench_path=bench and Path(os.path.abspath(bench)),
         most_differences=sections["tensor"]["diff_nums"],
         overflow_limit=sections["overflow_check"]["overflow_nums"],
         api_list=_api_list(top["api_list"], file),
@@ -393,7 +396,7 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         kernel=KernelSettings(
             device=sections["statistics"]["device"],
             precision=sections["statistics"]["precision"],
-            categories=summary if isinstance(summary, tuple) else (),
+            categories=categories,
             check_mode=sections["overflow_check"]["check_mode"],
         ),
         gradients=GradientMonitorSettings(
