@@ -365,7 +365,7 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
     summary, bench = section.get("summary_mode", "statistics"), section.get("bench_path")
     categories: tuple[str, ...] = ()
     if isinstance(summary, tuple):
-        summary, categories = "statistics", summary
+        categories, summary = summary, "statistics"
     _check_together(task, level, section, file)
     if top["dump_path"] is None:
         raise ConfigurationError(
