@@ -62,49 +62,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--yes", action="store_true", help="collect a step of more than 20 GB without a question")
     stand_in.set_defaults(command=stand_in)
     command.set_defaults(command=command)
-    given = parser.parse_args(arguments)
-    if not given.is_module and not Path(given.script).is_file():
-        given.command.error(f"{given.script} is no file; name a script, or a module behind -m")
-    if given.command is command:
+    options = parser.parse_args(arguments)
+    if not options.is_module and not Path(options.script).is_file():
+        options.command.error(f"{options.script} is no file; name a script, or a module behind -m")
+    if options.command is command:
         try:
-            return _collect(given)
+            return _collect(options)
         except ConfigurationError as error:
             command.error(str(error))
     try:
-        install(in_its_place=given.in_its_place)
+        install(in_its_place=options.in_its_place)
     except MsprobeIsInstalled as error:
         stand_in.error(str(error))
-    main_script.run(given.script, given.arguments, is_module=given.is_module)
+    main_script.run(options.script, options.arguments, is_module=options.is_module)
     return 0
 
 
-def _collect(given: argparse.Namespace) -> int:
-    if given.dtype is not None:
+def _collect(options: argparse.Namespace) -> int:
+    if options.dtype is not None:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    settings = {"task": given.task, "dump_path": given.dump_path, "level": given.level, "step": given.step}
-    if given.config is None:
+    settings = {"task": options.task, "dump_path": options.dump_path, "level": options.level, "step": options.step}
+    if options.config is None:
         defaults: dict[str, object] = {"task": "tensor", "dump_path": "msprobe_dump"}
-        if given.task != "grad_probe":  # which is for every step, and has no levels
+        if options.task != "grad_probe":  # which is for every step, and has no levels
             defaults |= {"level": "mix", "step": ["0"]}
         settings = {name: value or defaults.get(name) for name, value in settings.items()}
-    home = f"msprobe_collector.{_framework_of(given)}.unedited_scripts"
+    home = f"msprobe_collector.{_framework_of(options)}.unedited_scripts"
     run_script: Callable[..., int] = import_module(home).run_script
     return run_script(
-        given.script,
-        given.arguments,
-        is_module=given.is_module,
-        ends_after_steps=given.exit,
-        is_exact=given.dtype is not None,
-        is_agreed=given.yes,
-        config_path=given.config,
+        options.script,
+        options.arguments,
+        is_module=options.is_module,
+        ends_after_steps=options.exit,
+        is_exact=options.dtype is not None,
+        is_agreed=options.yes,
+        config_path=options.config,
         **settings,
     )
 
 
-def _framework_of(given: argparse.Namespace) -> str:
+def _framework_of(options: argparse.Namespace) -> str:
     """Return the framework that a script imports: MindSpore where it names that alone."""
-    spec = find_spec(given.script) if given.is_module else None
-    file = Path(given.script) if spec is None else Path(spec.origin or "")
+    spec = find_spec(options.script) if options.is_module else None
+    file = Path(options.script) if spec is None else Path(spec.origin or "")
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     names = {name for name in ("torch", "mindspore") if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)}
     return "mindspore" if names == {"mindspore"} else "pytorch"

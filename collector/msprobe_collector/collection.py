@@ -285,8 +285,9 @@ class Collection:
 
     def _ranks(self) -> dict[str, object] | None:
         ranks: dict[str, object] | None = self._faults.guarded("the groups of processes", self._framework.ranks)
-        wanted = self._configuration.ranks.ranges
-        return {**ranks, "collected": [list(pair) for pair in wanted]} if ranks is not None and wanted else ranks
+        if ranks is not None and (wanted := self._configuration.ranks.ranges):
+            return {**ranks, "collected": list(map(list, wanted))}
+        return ranks
 
     def _ends_before(self, step: int) -> bool:
         last = self._configuration.steps.last

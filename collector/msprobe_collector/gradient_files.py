@@ -141,7 +141,7 @@ def measure_gradient(values: npt.NDArray[np.floating[Any]], bounds: Sequence[flo
     import numpy as np
 
     counts_up_to = [0] * len(bounds)
-    highest, lowest, square_sum = -math.inf, math.inf, 0.0
+    highest, lowest, square_sum = (-math.inf, math.inf, 0.0) if values.size else (math.nan, math.nan, 0.0)
     nans = infs = zeros = 0
     for chunk in _chunks(values):
         # np.maximum, unlike max(), lets a NaN win.
@@ -156,12 +156,11 @@ def measure_gradient(values: npt.NDArray[np.floating[Any]], bounds: Sequence[flo
         # For the few bounds that there are, comparing is ten times faster than searching; a NaN is up to none.
         for place, bound in enumerate(bounds):
             counts_up_to[place] += int(np.count_nonzero(chunk <= bound))
-    is_empty = values.size == 0
     edges = (0, *counts_up_to, values.size - nans) if bounds else ()
     return GradientFigures(
         size=values.size,
-        max=math.nan if is_empty else highest,
-        min=math.nan if is_empty else lowest,
+        max=highest,
+        min=lowest,
         norm=math.sqrt(square_sum),
         nans=nans,
         infs=infs,

@@ -33,7 +33,7 @@ def columns(settings: GradientMonitorSettings) -> list[str]:
 
 def interval_labels(bounds: Sequence[float]) -> list[str]:
     """`(-inf, -1]`, `(-1, 0]`, ..., `(1, inf)`."""
-    inner = [f"({left}, {right}]" for left, right in pairwise(bounds)]
+    inner = [f"({lower}, {upper}]" for lower, upper in pairwise(bounds)]
     return [f"(-inf, {bounds[0]}]", *inner, f"({bounds[-1]}, inf)"]
 
 
@@ -44,9 +44,8 @@ def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMoni
     if settings.level == "L0":
         middle = [md5_of_gradient(values)]
     elif settings.level == "L2":
-        counts = (*figures.interval_counts, figures.zeros)
-        middle = [repr(count / figures.size if figures.size else 0.0) for count in counts]
-    numbers = [repr(number) for number in (figures.max, figures.min, figures.norm)]
+        middle = [repr(count / max(1, figures.size)) for count in (*figures.interval_counts, figures.zeros)]
+    numbers = map(repr, (figures.max, figures.min, figures.norm))
     return [name, *middle, *numbers, str(list(values.shape)), str(figures.nans), str(figures.infs)]
 
 
@@ -171,13 +170,14 @@ class GradientMonitor:
     def _seen(self, gradients: Callable[[], Any]) -> None:
         self._guard.enter("grad_probe", self._before_update, gradients)
 
-    def _before_update(self, given: Callable[[], Any]) -> None:
-        gradients = given()
-        if isinstance(gradients, tuple | list) and len(gradients) == len(self._names):
+    def _before_update(self, fetch: Callable[[], Any]) -> None:
+        gradients = fetch()
+        is_sequence = isinstance(gradients, tuple | list)
+        if is_sequence and len(gradients) == len(self._names):
             self._observe(zip(self._names, gradients))
         else:
-            found = f"{len(gradients)}" if isinstance(gradients, tuple | list) else type(gradients).__name__
-            error = ValueError(f"the optimizer has {len(self._names)} parameters and was given {found} gradients")
+            count = len(gradients) if is_sequence else type(gradients).__name__
+            error = ValueError(f"the optimizer has {len(self._names)} parameters and was given {count} gradients")
             self._log(self._step, error)
             self._step += 1
         last = self._configuration.steps.last

@@ -74,17 +74,18 @@ def write_empty_run(configuration: Configuration, began: float, error: BaseExcep
     """
     root = configuration.dump_path
     facts: dict[str, object] = {"time": time_text(began), "script": script_facts(root)}
+    ended = "no step began"
     if error is not None:
         facts["ended_in"] = error_facts(error)
+        ended = f"the script ended in {type(error).__name__} before a step began"
     descriptor = os.open(root / EMPTY_RUN_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(facts, file)
-    ended = "no step began" if error is None else f"the script ended in {type(error).__name__} before a step began"
-    earlier = [
-        f"; {folder.relative_to(root)} holds the dump of an earlier run, of {time_text(folder.stat().st_mtime)}"
-        for folder in itertools.islice(dumps_before(root, began), 1)
-    ]
-    return f"nothing was collected in {root}: {ended}{''.join(earlier)}"
+    text = f"nothing was collected in {root}: {ended}"
+    for folder in itertools.islice(dumps_before(root, began), 1):
+        earlier = time_text(folder.stat().st_mtime)
+        text += f"; {folder.relative_to(root)} holds the dump of an earlier run, of {earlier}"
+    return text
 
 
 def _check(configuration: Configuration, root: Path) -> str:

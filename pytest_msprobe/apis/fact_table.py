@@ -48,7 +48,7 @@ def read_signature(text: str, default: Callable[[ast.expr], object] = ast.litera
         default: makes the value of a default from its expression; as it stands, defaults are constants.
 
     Returns:
-        Annotations are tuples of the words between the bars, `("int", "None")`.
+        Annotations are tuples of the words between the bars, `("int", "None")`; () where there is none.
     """
     (function,) = ast.parse(f"def api{text}: ...").body
     assert isinstance(function, ast.FunctionDef)
@@ -60,8 +60,8 @@ def read_signature(text: str, default: Callable[[ast.expr], object] = ast.litera
         for argument, expression in zip(arguments, expressions):
             if argument is not None:
                 value = kinds.empty if expression is None else default(expression)
-                annotation = argument.annotation
-                words = kinds.empty if annotation is None else tuple(map(str.strip, ast.unparse(annotation).split("|")))
+                text = ast.unparse(argument.annotation) if argument.annotation else ""
+                words = tuple(filter(None, text.split(" | ")))
                 parameters.append(kinds(argument.arg, kind, default=value, annotation=words))
 
     without_default = [None] * (len(written.args) - len(written.defaults))
@@ -156,7 +156,7 @@ class Fact:
     @property
     def reason(self) -> str:
         """Why there is no fact; "" when there is one."""
-        return self.text.removeprefix("none: ") if self.text.startswith("none: ") else ""
+        return self.text.partition("none: ")[2] if self.text.startswith("none: ") else ""
 
 
 class FactTable:
@@ -176,7 +176,7 @@ class FactTable:
 
     def of(self, api: ApiName, framework: str = "mindspore") -> Fact | None:
         """The fact on `api` in a dump of `framework`, or None."""
-        return self._found(api.type, api.short if api.type == "Primitive" else api.api, framework)
+        return self._found(api.type, api.table_name, framework)
 
     def find(self, api_type: str, name: str, framework: str = "mindspore") -> Fact | None:
         """The same by record type and table name: `Mint` and `linalg.inv`, `Primitive` and `Conv2D`."""
@@ -185,8 +185,7 @@ class FactTable:
 
     def forms(self, api: ApiName, framework: str) -> tuple[Fact, ...]:
         """Every line that counts for `api`, in order: its overloads; () without any."""
-        name = api.short if api.type == "Primitive" else api.api
-        return self._lines(self._of_framework(framework), api.type, name)
+        return self._lines(self._of_framework(framework), api.type, api.table_name)
 
     @staticmethod
     def _lines(table: Mapping[str, tuple[Fact, ...]], api_type: str, name: str) -> tuple[Fact, ...]:
@@ -209,7 +208,7 @@ class FactTable:
         return MappingProxyType({name: lines[0] for name, lines in table.items() if "." in name})
 
     def _of_framework(self, framework: str) -> Mapping[str, tuple[Fact, ...]]:
-        return self._tables["mindspore" if framework == "mindspore" else "pytorch"]
+        return self._tables.get(framework, self._tables["pytorch"])
 
 
 @cache

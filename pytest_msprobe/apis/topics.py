@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -63,11 +64,8 @@ def random_api(api: ApiName, framework: str) -> RandomApi | None:
 def random_apis(framework: str = "mindspore") -> Mapping[str, str]:
     """`Type.name` of every API with a line of its own: its law (`uniform`, `uninitialised`, ...), or "" without one."""
     lines = {name: fact for name, fact in facts("unwritten").typed(framework).items() if fact.parameters}
-    names = {}
-    for name, fact in {**lines, **facts("random").typed(framework)}.items():
-        law = _random(fact).law
-        names[name] = law.name if law else ""
-    return names
+    laws = {name: _random(fact).law for name, fact in {**lines, **facts("random").typed(framework)}.items()}
+    return {name: law.name if law else "" for name, law in laws.items()}
 
 
 @cache
@@ -75,9 +73,10 @@ def _random(fact: Fact, reason: str = "") -> RandomApi:
     """What a line says; `reason` when it has no law and no signature."""
     if not fact.parameters:
         return RandomApi(inspect.Signature(), None, None, reason)
-    law, *form = read_terms(fact.text)
-    law = _UNINITIALISED if law.name == "outputs" else law
-    return RandomApi(read_signature(fact.parameters), law, form[0] if form else None)
+    law, form = (*read_terms(fact.text), None)[:2]
+    if fact.text.startswith("outputs("):
+        law = _UNINITIALISED
+    return RandomApi(read_signature(fact.parameters), law, form)
 
 
 #: When a call draws inside, by the terms of random_inside.txt.
@@ -105,12 +104,14 @@ def random_inside(
         bound = _bound(read_signature(fact.parameters), arguments, {**(attributes or {}), **keywords})
         if bound is None:
             continue
-        terms = [(term.name, ast.unparse(term.arguments[0])) for term in read_terms(fact.text)]
-        values = {name: _number(bound[name]) for _, name in terms}
-        if not all(_DRAWS[term](values[name]) for term, name in terms):
-            return ""
-        shown = ", ".join(f"{name}={value}" for name, value in values.items())
-        return f"random by nature with {shown}: what the call drew inside is not in the dump"
+        shown = []
+        for term in read_terms(fact.text):
+            name = ast.unparse(term.arguments[0])
+            value = _number(bound[name])
+            if not _DRAWS[term.name](value):
+                return ""
+            shown.append(f"{name}={value}")
+        return f"random by nature with {', '.join(shown)}: what the call drew inside is not in the dump"
     return ""
 
 
@@ -129,10 +130,8 @@ def _bound(
     except TypeError:
         return None
     bound.apply_defaults()
-    of_kind = {"bool": bool}
     for name, parameter in signature.parameters.items():
-        kinds = () if parameter.annotation is parameter.empty else parameter.annotation
-        if kinds and not isinstance(bound.arguments[name], tuple(of_kind[kind] for kind in kinds)):
+        if parameter.annotation == ("bool",) and not isinstance(bound.arguments[name], bool):
             return None
     return dict(bound.arguments)
 
@@ -184,6 +183,7 @@ def _keywords(topic: str, api: ApiName) -> Mapping[str, Any] | None:
 #: More than there are APIs; a dump may hold any names.
 _REMEMBERED = 8192
 _PLACES = ("outputs", "beside", "inputs", "mixed", "overwritten")
+_NOTHING = Fact("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +211,12 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
     Arguments that are such memory only in part are `inputs` when they are so in the way `partly`: see unwritten.txt.
     """
     fact = fact_of("unwritten", name, framework)
-    places: dict[str, set[str]] = {place: set() for place in _PLACES}
-    for term in read_terms(fact.text) if fact is not None else ():
-        if term.name in places:
-            places[term.name] |= {str(ast.literal_eval(item)) for item in term.arguments}
+    if fact is None:
+        return UnwrittenMemory()
+    places: dict[str, set[str]] = defaultdict(set)
+    for term in read_terms(fact.text):
+        if term.name in _PLACES:
+            places[term.name].update(str(ast.literal_eval(item)) for item in term.arguments)
     outputs, inputs = places["outputs"] | places["beside"], places["inputs"] | places[partly]
     return UnwrittenMemory(frozenset(outputs), frozenset(inputs))
 
@@ -229,8 +231,7 @@ def fact_of(topic: str, name: str, framework: str = "pytorch") -> Fact | None:
 @lru_cache(_REMEMBERED)
 def text_of(topic: str, name: str) -> str:
     """The text of that fact; "" without one."""
-    fact = fact_of(topic, name)
-    return "" if fact is None else fact.text
+    return (fact_of(topic, name) or _NOTHING).text
 
 
 def is_a(word: str, name: str) -> bool:
@@ -245,7 +246,7 @@ def is_batch_argument(name: str, path: str) -> bool:
     fact = fact_of("batch_arguments", name)
     if fact is None:
         return False
-    places = [ast.literal_eval(item) for item in read_terms(fact.text)[0].arguments]
+    places = map(ast.literal_eval, read_terms(fact.text)[0].arguments)
     return path.partition(".")[2] in map(str, places)
 
 
@@ -273,8 +274,7 @@ def says_where(operation: str, path: str, value: Any) -> bool:
 @lru_cache(_REMEMBERED)
 def _where(word: str) -> str:
     """What where_and_how.txt says of a word; "" for nothing."""
-    fact = facts("where_and_how").word(word)
-    return "" if fact is None else fact.text
+    return (facts("where_and_how").word(word) or _NOTHING).text
 
 
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.
@@ -283,11 +283,8 @@ _GRADIENT_KERNEL = re.compile(r"Grad(?!ient)|Backward")
 
 def reason_not_judged(api: ApiName, framework: str = "mindspore") -> str | None:
     """Why neither a benchmark nor a law can judge the outputs of `api`, or None when one may."""
-    reason = reason_uncomputable(api, framework)
-    if reason is not None:
-        return reason
     entry = random_api(api, framework)
-    return entry.reason if entry is not None and entry.reason else None
+    return reason_uncomputable(api, framework) or (entry and entry.reason) or None
 
 
 def reason_uncomputable(api: ApiName, framework: str = "mindspore") -> str | None:
@@ -311,8 +308,8 @@ Kind = Literal["sums", "writes"]
 
 def documented_difference(api: ApiName, framework: str, target: str, direction: Direction) -> Kind | None:
     """Why results of `api` on `target` (`cpu`, `cuda`, `ascend`) may differ between runs; None where they may not."""
-    fact = facts("nondeterministic").of(api, framework)
-    for line in fact.text.split("; ") if fact is not None else ():
+    fact = facts("nondeterministic").of(api, framework) or _NOTHING
+    for line in filter(None, fact.text.split("; ")):
         place, way, kind = line.split()
         if place in (target, "any") and way in (direction, "both"):
             return "writes" if kind == "writes" else "sums"

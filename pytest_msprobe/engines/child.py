@@ -102,8 +102,7 @@ def _of_fields(kind: Callable[..., Any], content: dict[str, Any]) -> Any:
 
 def _array(content: list[Any]) -> Array:
     name, shape, values = content
-    dtype = find_dtype(name)
-    target = array_dtype(dtype) if dtype is not None else None
+    target = array_dtype(find_dtype(name))
     if target is None:
         raise ValueError(f"no array type {name}")
     return np.ndarray(tuple(shape), dtype=target, buffer=bytearray(values))

@@ -28,7 +28,7 @@ def is_misfit(error: BaseException, call: Callable[[], object]) -> bool:
 
     The signature of a function of Python decides: the same words from inside of it are a fault of the framework.
     """
-    call = call if isinstance(call, partial) else partial(call)
+    call = partial(call)
     if not isinstance(error, TypeError):
         return False
     if _FRONT_END.search(str(error)):

@@ -45,6 +45,7 @@ from pytest_msprobe.engines.protocol import (
     flatten_outputs,
     map_attributes,
     map_leaves,
+    mapped,
     padded_incoming,
     plain_argument,
 )
@@ -89,12 +90,11 @@ def instance_of(primitive: Any, attributes: Mapping[str, Any] | None) -> Callabl
     Raises:
         Unsupported: an argument of the constructor is not among the attributes, or has a value that it refuses.
     """
-    taken = list(inspect.signature(primitive.__init__).parameters)[1:]
-    values = {name: value for name, value in (attributes or {}).items() if name in taken}
-    if len(values) < len(taken):
-        raise Unsupported(f"{primitive.__name__}: {missing_attributes([name for name in taken if name not in values])}")
+    taken, values = list(inspect.signature(primitive.__init__).parameters)[1:], attributes or {}
+    if missing := [name for name in taken if name not in values]:
+        raise Unsupported(f"{primitive.__name__}: {missing_attributes(missing)}")
     try:
-        return cast(Callable[..., Any], primitive(**values))
+        return cast(Callable[..., Any], primitive(**{name: values[name] for name in taken}))
     except (TypeError, ValueError) as error:  # of a constructor, which computes nothing
         raise Unsupported(f"{primitive.__name__} refuses its attributes: {str(error).partition(chr(10))[0]}") from None
 
@@ -170,7 +170,7 @@ def missing_kernel(error: BaseException) -> str | None:
 
 
 def _name(match: re.Match[str]) -> str:
-    return next(group for group in match.groups() if group)
+    return match[match.lastindex or 0]
 
 
 def discard_left_errors(mindspore: Any) -> None:
@@ -360,8 +360,7 @@ def _output(tensor_type: type, value: Any) -> Any:
 def to_array(tensor: Any) -> Array:
     """The values of `tensor`; MindSpore brings a NumPy bfloat16 of its own, which is seen as everybody else's."""
     array: Array = tensor.asnumpy()
-    dtype = dtype_of_array(array.dtype)
-    usual = array_dtype(dtype) if dtype is not None else None
+    usual = array_dtype(dtype_of_array(array.dtype))
     return array if usual is None or usual == array.dtype else array.view(usual)
 
 
@@ -436,8 +435,7 @@ class MindSporeEngine:
             if writes_in_place(call.api):
                 # An in-place API may not write to a leaf that is differentiated.
                 placed = {key: value * 1 for key, value in placed.items()}
-            positional = [_with_leaves(value, placed) for value in arguments]
-            named = {key: _with_leaves(value, placed) for key, value in keywords.items()}
+            positional, named = mapped((), (tuple(arguments), keywords), lambda _, value: placed.get(id(value), value))
             try:
                 return function(*positional, **named)
             except TypeError as error:
@@ -529,12 +527,3 @@ def _let_threads_sleep(folder: Path) -> None:
         if pool := ctypes.c_void_p(pool_of_kernels()):
             set_most(pool, ctypes.c_int(1))
             use_most(pool)
-
-
-def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:
-    """`value` with the tensors put in that `placed` has for the identity of those in it."""
-    if isinstance(value, tuple):
-        return tuple(_with_leaves(item, placed) for item in value)
-    if isinstance(value, dict):
-        return {key: _with_leaves(item, placed) for key, item in value.items()}
-    return placed.get(id(value), value)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Union, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, find_dtype
 from pytest_msprobe.apis.operators import refused_argument
@@ -222,8 +222,7 @@ def padded_incoming(incoming: tuple[Array | None, ...], outputs: int) -> tuple[A
 
 def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
-    arguments = [_mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]
-    return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
+    return list(mapped(("input",), call.arguments, convert)), mapped(("kwargs",), call.keywords, convert)
 
 
 def with_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> Call:
@@ -248,7 +247,7 @@ def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[
     """Attributes of `call` as `map_leaves` converts arguments; None where the dump does not say."""
     if call.attributes is None:
         return None
-    return {key: _mapped(("attributes", key), value, convert) for key, value in call.attributes.items()}
+    return cast("dict[str, Any]", mapped(("attributes",), dict(call.attributes), convert))
 
 
 def flatten_outputs(
@@ -266,11 +265,12 @@ def flatten_outputs(
 # sees alive until the garbage collector comes by.
 
 
-def _mapped(path: LeafPath, value: Argument, convert: Callable[[LeafPath, Any], Any]) -> Any:
+def mapped(path: LeafPath, value: Any, convert: Callable[[LeafPath, Any], Any]) -> Any:
+    """`value`, which stands at `path`, with every leaf replaced by convert(path, leaf); tuples and dicts stay."""
     if isinstance(value, tuple):
-        return tuple(_mapped((*path, index), item, convert) for index, item in enumerate(value))
+        return tuple(mapped((*path, index), item, convert) for index, item in enumerate(value))
     if isinstance(value, dict):
-        return {key: _mapped((*path, key), item, convert) for key, item in value.items()}
+        return {key: mapped((*path, key), item, convert) for key, item in value.items()}
     return convert(path, value)
 
 

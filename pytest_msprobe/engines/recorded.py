@@ -5,10 +5,11 @@ The dump itself as an engine: what the training run really produced is what is t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import permutations, product
+from itertools import compress, permutations, product
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from msprobe_collector.dump_format import (
     Value,
     tensor_positions,
 )
-from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
+from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT, items_of
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, Unsupported, leaves
 
 
@@ -67,10 +68,10 @@ def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecor
         for index, value in enumerate(outgoing)
         if isinstance(value, TensorValue) and (index >= len(positions) or can_have[index] or _is_differentiable(value))
     ]
-    misplaced = [index for index in recorded if index < len(positions) and not can_have[index]]
+    is_misplaced = any(not has for index, has in enumerate(can_have) if index in recorded)
     is_by_shape = api.type == "Primitive" and forward.attributes is None
-    if misplaced or is_by_shape:
-        positions = tuple([position for position, has in zip(positions, can_have) if has])
+    if is_misplaced or is_by_shape:
+        positions = tuple(compress(positions, can_have))
         is_by_shape = is_by_shape or any(
             index >= len(positions) or _look(arguments[positions[index]]) != _look(outgoing[index])
             for index in recorded
@@ -78,10 +79,13 @@ def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecor
     if is_by_shape:
         return _by_shape(arguments, positions, outgoing, recorded)
     entries: dict[LeafPath, int | str] = {("input", positions[i]): i for i in recorded if i < len(positions)}
-    inner = {".".join(map(str, path)): path for path in _tensor_paths(forward)}
-    entries |= {inner[path]: path for path in backward.others if path in inner}
     unmatched: list[int | str] = [index for index in recorded if index >= len(positions)]
-    unmatched += [path for path in backward.others if path not in inner]
+    inner = {".".join(map(str, path)): path for path in _tensor_paths(forward)}
+    for name in backward.others:
+        if name in inner:
+            entries[inner[name]] = name
+        else:
+            unmatched.append(name)
     return GradientPairing(entries, (), tuple(unmatched))
 
 
@@ -103,16 +107,12 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
 
 def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
     """Paths of every tensor among the arguments that can have a gradient."""
-    waiting: list[tuple[LeafPath, Value]] = [(("input", at), value) for at, value in enumerate(forward.arguments or ())]
-    waiting += [(("kwargs", name), value) for name, value in forward.keywords.items()]
+    waiting: list[tuple[LeafPath, Value]] = [(("input",), forward.arguments), (("kwargs",), forward.keywords)]
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, TensorValue) and not value.is_numpy and _is_differentiable(value):
             yield path
-        elif isinstance(value, tuple):
-            waiting += [((*path, at), item) for at, item in enumerate(value)]
-        elif isinstance(value, dict):
-            waiting += [((*path, key), item) for key, item in value.items()]
+        waiting += [((*path, step), item) for step, item in items_of(value)]
 
 
 def _distance(array: Array, reference: Array) -> float:
@@ -131,9 +131,9 @@ def _widened(array: Array) -> Array:
 def _by_shape(
     arguments: tuple[Value, ...], positions: tuple[int, ...], outgoing: tuple[Value, ...], recorded: list[int]
 ) -> GradientPairing:
-    waiting: dict[tuple[object, ...], list[LeafPath]] = {}
+    waiting: dict[tuple[object, ...], list[LeafPath]] = defaultdict(list)
     for position in positions:
-        waiting.setdefault(_look(arguments[position]), []).append(("input", position))
+        waiting[_look(arguments[position])].append(("input", position))
     looks = {_look(outgoing[index]) for index in recorded}
     interchangeable = [tuple(paths) for look, paths in waiting.items() if len(paths) > 1 and look in looks]
     entries: dict[LeafPath, int | str] = {}
@@ -238,10 +238,8 @@ class RecordedEngine:
         raise Unsupported(f"the dump holds no values of {self.drawn[0]}{more}, which the recorded results depend on")
 
     def _leaves(self, path: tuple[int | str, ...], value: Value, place: FieldPath) -> list[Output]:
-        if isinstance(value, tuple):
-            return [leaf for i, item in enumerate(value) for leaf in self._leaves((*path, i), item, place / i)]
-        if isinstance(value, dict):
-            return [leaf for key, item in value.items() for leaf in self._leaves((*path, key), item, place / key)]
+        if isinstance(value, (tuple, dict)):
+            return [leaf for step, item in items_of(value) for leaf in self._leaves((*path, step), item, place / step)]
         if isinstance(value, TensorValue):
             return [Output(path, self._load(value, place))]
         if isinstance(value, PlainValue):

@@ -65,12 +65,12 @@ class Engines:
         values unless they are chosen: something that can run.
         """
         chosen = self.choice.device
-        runner = "mindspore" if dump.framework == "mindspore" else "torch"
         if chosen.engine == "auto":
             if dump.framework != "pytorch" and has_ascend():
                 return DeviceSpecification("mindspore", "ascend")
-            is_recorded = dump.holds_real_data and not runs
-            return DeviceSpecification("recorded") if is_recorded else DeviceSpecification(runner, "cpu")
+            if dump.holds_real_data and not runs:
+                return DeviceSpecification("recorded")
+            return DeviceSpecification("mindspore" if dump.framework == "mindspore" else "torch", "cpu")
         if chosen.engine == "mindspore" and chosen.target is None:
             return DeviceSpecification("mindspore", "ascend" if has_ascend() else "cpu")
         return chosen
@@ -96,20 +96,21 @@ class Engines:
         named = self.choice.bench_python
         python = os.path.abspath(named) if named else None  # a bare name would be looked for in PATH
         benches: list[Engine] = []
-        if self.choice.bench_engine == "torch" or (self.choice.bench == "auto" and (python or is_installed("torch"))):
+        bench = self.choice.bench
+        if self.choice.bench_engine == "torch" or (bench == "auto" and (python or is_installed("torch"))):
             torch = TorchEngine(is_raised=True)
-            if self.choice.bench != self.choice.bench_engine:
+            if bench != self.choice.bench_engine:
                 from pytest_msprobe.engines.accelerated import AcceleratedBench
 
-                accelerator = TorchEngine(self.choice.bench.removeprefix("torch:"), is_raised=True)
-                benches.append(AcceleratedBench(accelerator, torch))
+                benches.append(AcceleratedBench(TorchEngine(bench.removeprefix("torch:"), is_raised=True), torch))
             benches.append(ChildEngine(torch, python=python) if python else torch)
-        if self.choice.bench == "mindspore" or (self.choice.bench == "auto" and is_installed("mindspore")):
+        if bench == "mindspore" or (bench == "auto" and is_installed("mindspore")):
             mindspore = MindSporeEngine(is_raised=True)
             # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
-            own_python = python if self.choice.bench == "mindspore" else None
-            is_foreign = own_python or self.choice.device_target() == "ascend"
-            benches.append(ChildEngine(mindspore, python=own_python) if is_foreign else mindspore)
+            if bench == "auto":
+                python = None
+            is_foreign = python or self.choice.device_target() == "ascend"
+            benches.append(ChildEngine(mindspore, python=python) if is_foreign else mindspore)
         return tuple(benches)
 
     def benchmark_for(self, api: ApiName, framework: str) -> Engine | None:
@@ -140,7 +141,7 @@ class Engines:
     @property
     def refused_by_accelerator(self) -> Mapping[str, str]:
         """Why APIs are computed on the CPU in place of the accelerator of the benchmark, by their names."""
-        return getattr(self.benchmarks[0], "refused", {}) if self.benchmarks else {}
+        return getattr(next(iter(self.benchmarks), None), "refused", {})
 
     def unusable_bench(self) -> str:
         """Why the accelerator or the interpreter of the benchmark cannot run it, as one line; "" when it can."""
@@ -207,13 +208,11 @@ def has_cuda() -> bool:
 def _make_device(specification: DeviceSpecification) -> DeviceEngine:
     # A worker sees one device only, which is number 0 there.
     number = None if own_device() else specification.index
+    target = specification.target or "cpu"
     if specification.engine == "torch":
         from pytest_msprobe.engines.torch_engine import TorchEngine
 
-        target = specification.target or "cpu"
-        index = "" if number is None else f":{number}"
-        return TorchEngine(f"{target}{index}", is_raised=False)
+        return TorchEngine(target if number is None else f"{target}:{number}", is_raised=False)
     from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
 
-    target = "Ascend" if specification.target == "ascend" else "CPU"
-    return MindSporeEngine(target, number, is_raised=False)
+    return MindSporeEngine({"ascend": "Ascend", "cpu": "CPU"}[target], number, is_raised=False)

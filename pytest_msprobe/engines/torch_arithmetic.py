@@ -38,11 +38,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     table = {}
     for name, ways in _KERNELS.items():
-        packet = getattr(torch.ops.aten, name, None) if "decomposed" in ways else None
-        for overload in packet.overloads() if packet is not None else ():
-            function = getattr(packet, overload)
-            if function in decomposition_table:
-                table[function] = inspect.unwrap(decomposition_table[function])
+        if "decomposed" in ways and (packet := getattr(torch.ops.aten, name, None)) is not None:
+            for overload in packet.overloads():
+                function = getattr(packet, overload)
+                if function in decomposition_table:
+                    table[function] = inspect.unwrap(decomposition_table[function])
     aten = torch.ops.aten
     return table | {
         aten._softmax.default: _softmax,
@@ -101,10 +101,9 @@ def _group_norm(
     _, mean, factor = _normalized(grouped, [2], epsilon)
     # As kernels do it, in one multiplication and addition for each element: a large mean cancels late.
     result = grouped * factor - mean * factor
-    per_channel = [channels] + [1] * (x.dim() - 2)
-    weight = None if weight is None else weight.reshape(per_channel)
-    bias = None if bias is None else bias.reshape(per_channel)
-    return _scaled(result.reshape(x.shape), weight, bias), mean.squeeze(2), factor.squeeze(2)
+    # The channels are the last axis while the parameters are applied.
+    scaled = _scaled(result.reshape(x.shape).movedim(1, -1), weight, bias).movedim(-1, 1)
+    return scaled, mean.squeeze(2), factor.squeeze(2)
 
 
 def _normalized(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,7 +112,7 @@ def _normalized(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Ten
     return (x - mean) * factor, mean, factor
 
 
-def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias
 
@@ -130,7 +129,7 @@ def _layer_norm_backward(
 ) -> tuple[Tensor | None, ...]:
     samples = list(range(x.dim() - len(shape)))
     normalized = (x - mean) * factor
-    inner = incoming if weight is None else incoming * weight
+    inner = _scaled(incoming, weight)
     gradients = (
         _through_normalization(inner, normalized, factor, list(range(len(samples), x.dim()))),
         _summed(incoming * normalized, samples),
@@ -155,7 +154,7 @@ def _group_norm_backward(
     factor = factor.reshape(samples, groups, 1)
     normalized = (x.reshape(grouped) - mean.reshape(samples, groups, 1)) * factor
     incoming = incoming.reshape(per_channel)
-    inner = incoming if weight is None else incoming * weight.reshape(1, channels, 1)
+    inner = _scaled(incoming.movedim(1, -1), weight).movedim(-1, 1)
     gradients = (
         _through_normalization(inner.reshape(grouped), normalized, factor, [2]).reshape(x.shape),
         (incoming * normalized.reshape(per_channel)).sum([0, 2]),

@@ -201,8 +201,7 @@ def to_array(torch: Any, tensor: Tensor) -> Array:
         array: Array = tensor.numpy(force=True)
     except TypeError:
         host = tensor.detach().cpu().resolve_conj().resolve_neg()
-        dtype = find_dtype(str(host.dtype))
-        target = array_dtype(dtype) if dtype is not None else None
+        target = array_dtype(find_dtype(str(host.dtype)))
         if target is None:
             raise Unsupported(f"there is no array type for {host.dtype}") from None
         array = host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()]).numpy().view(target)
@@ -287,11 +286,10 @@ class TorchEngine:
         Raises:
             DeviceFailure: the call has an error, and the device computes nothing any more.
         """
-        for value in call.arguments if self._is_raised else ():
-            if getattr(value, "size", 0) >= FEWEST_SLICED:
-                return run_sliced(self._whole, call, differentiate)
+        if self._is_raised and any(getattr(value, "size", 0) >= FEWEST_SLICED for value in call.arguments):
+            return run_sliced(self._whole, call, differentiate)
         try:
-            return self._run(call, self._made_ready(call, differentiate))
+            return self._whole(call, differentiate)
         except RuntimeError:
             self._try_device(self._torch)
             raise
@@ -341,8 +339,7 @@ class TorchEngine:
 
     def _run(self, call: Call, ready: TorchCall) -> TorchExecution:
         torch = self._torch
-        saving = perturbed_saving(torch, call, ready.tensors) if call.saved_roundoff else nullcontext()
-        arithmetic = _rounded_arithmetic(call)
+        saving, arithmetic = perturbed_saving(torch, call, ready.tensors), _rounded_arithmetic(call)
         refusing = _refusing(torch, ready.target, is_benchmark=self._is_raised, call=ready.function)
         versions = [tensor._version for tensor in ready.tensors if ready.may_write]
         with torch.set_grad_enabled(bool(ready.leaves)), saving, arithmetic, refusing:

@@ -186,7 +186,6 @@ class WorkersPlugin:
     def header(self) -> list[str]:
         """The map of workers to devices and hosts."""
         others = {place.host: place.sharers for place in self.places if place.host}
-        replaced = [f"msprobe: --dist load in place of {self._replaced}"] if self._replaced else []
         if any(place.device for place in self.places):
             devices = (f"{place.device} on {place.host}".removesuffix(" on ") for place in self.places)
             pairs = ", ".join(map("{}: {}".format, self._names, devices))
@@ -200,7 +199,9 @@ class WorkersPlugin:
                 lines.append(f"msprobe: -n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
         if others and self._evidence:
             lines.append(f"msprobe: {' and '.join(self._evidence)} are written on the host that ran the check")
-        return [*lines, *replaced]
+        if self._replaced:
+            lines.append(f"msprobe: --dist load in place of {self._replaced}")
+        return lines
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Generator[None, None, None]:
@@ -233,7 +234,7 @@ class WorkersPlugin:
         place = self._place(node)
         worker_input["msprobe_sharers"] = place.sharers
         worker_input["msprobe_devices"] = list(self.devices)
-        worker_input["msprobe_dumps"] = [str(path) for path in self._dumps]
+        worker_input["msprobe_dumps"] = list(map(str, self._dumps))
         worker_input["msprobe_evidence"] = self._evidence
         if place.host:
             started = send_ahead(node.gateway, self._request(node, place), host=place.host)
@@ -259,8 +260,8 @@ class WorkersPlugin:
         self._failed_starts += 1
         if self._collected and self._failed_starts < _MOST_STARTS:
             return
-        where = f" on {self._place(node).host}" if self._place(node).host else ""
-        raise pytest.UsageError(f"the worker {node.gateway.id}{where} could not start: {last_line(error)}")
+        where = " on ".join(filter(None, (node.gateway.id, self._place(node).host)))
+        raise pytest.UsageError(f"the worker {where} could not start: {last_line(error)}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> CallScheduler | None:
@@ -283,10 +284,10 @@ class WorkersPlugin:
         code = None if place.host else exit_code(node)
         how = self._hang(crashitem, code) or cause_of_death(code)
         device = f"device {place.device}" if place.device else ""
-        where = "".join(f" on {name}" for name in (device, place.host) if name)
-        lost_before = self.earlier.lost if self.earlier else ()
-        again = f", {LOST_AGAIN}" if self._index.is_among(crashitem, lost_before) else ""
-        message = f"the worker process {node.gateway.id}{where} {LOST}{how}{again}; nothing more is known of it"
+        where = " on ".join(filter(None, (node.gateway.id, device, place.host)))
+        is_lost_again = self.earlier is not None and self._index.is_among(crashitem, self.earlier.lost)
+        again = f", {LOST_AGAIN}" if is_lost_again else ""
+        message = f"the worker process {where} {LOST}{how}{again}; nothing more is known of it"
         report.longrepr = message
         # xdist's own "???" is a phase that pytest-html drops and JUnit calls setup.
         report.when = "call"
@@ -360,7 +361,7 @@ class WorkersPlugin:
             mirror=self._placement.remote_root or "",
             folder=str(self._config.invocation_params.dir),
             moves=starts_in_default_folder(node.gateway.spec),
-            dumps=[str(path) for path in self._dumps],
+            dumps=list(map(str, self._dumps)),
             evidence=dict(self._evidence),
             target=self._placement.target,
             variable=VISIBLE.get(self._placement.target, ""),
@@ -379,8 +380,8 @@ class WorkersPlugin:
                 f"--msprobe-device={engine}: {place.host} has Ascend NPUs and this machine has none; "
                 f"say which is meant, for example --msprobe-device=mindspore:ascend"
             )
-        started_places = [(self._place(other), report) for other, report in self._started.items()]
-        devices = [(other.host, other.device, report) for other, report in started_places]
+        places = map(self._place, self._started)
+        devices = [(other.host, other.device, report) for other, report in zip(places, self._started.values())]
         check_devices(devices, self._placement.target)
 
     def _selected(self, node_id: str) -> list[str]:

@@ -149,9 +149,7 @@ def _ssh_destination(text: str) -> str:
         return text
     if not words:
         return text
-    port = dict(flags).get("-p")
-    name = words[0].rpartition("@")[2]
-    return f"{name}:{port}" if port else name
+    return ":".join(filter(None, (words[0].rpartition("@")[2], dict(flags).get("-p"))))
 
 
 @dataclass(frozen=True, slots=True)

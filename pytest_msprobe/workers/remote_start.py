@@ -81,11 +81,11 @@ def visible_devices(target: str, variable: str, environment: Mapping[str, str] =
     open_files = [os.path.basename(path) for path in files if os.access(path, os.R_OK | os.W_OK)]
     usable = sorted(int(re.sub(r"\D", "", name)) for name in open_files)
     # The driver of CUDA counts from 0 those that it shows, and so may that of Ascend in a container.
-    counted = {str(number) for number in range(len(usable))}
+    counted = tuple(map(str, range(len(usable))))
     listed = environment.get(variable)
     if listed is not None:
         names = [part.strip() for part in listed.split(",") if part.strip()]
-        numbers = counted | set(map(str, usable))
+        numbers = {*counted, *map(str, usable)}
 
         def is_there(name: str) -> bool:
             return name != "-1" and (not (files and name.isdigit()) or name in numbers)
@@ -93,13 +93,12 @@ def visible_devices(target: str, variable: str, environment: Mapping[str, str] =
         return tuple(takewhile(is_there, names))
     if not files:
         return None
-    return tuple(sorted(counted, key=int)) if target == "cuda" else tuple(map(str, usable))
+    return counted if target == "cuda" else tuple(map(str, usable))
 
 
 def device_files(target: str) -> list[str]:
     """Return the files by which a driver shows its devices of `target`."""
-    pattern = {"ascend": ASCEND_FILES, "npu": ASCEND_FILES, "cuda": CUDA_FILES}.get(target)
-    return glob(pattern) if pattern else []
+    return glob({"ascend": ASCEND_FILES, "npu": ASCEND_FILES, "cuda": CUDA_FILES}.get(target, ""))
 
 
 def thread_count(sharers: int) -> str:

@@ -79,12 +79,12 @@ class CallScheduler:
     def schedule(self) -> None:
         """Make units of the collection and give every worker its first; later, give work to workers that joined."""
         if self.collection is None:
-            first, *others = self._collections
-            different = [node for node in others if list(self._collections[node]) != list(self._collections[first])]
-            if different:
-                self._report_difference(different[0], self._collections[different[0]])
-                return
-            self.collection = self._collections[first]
+            first = next(iter(self._collections.values()))
+            for node, collection in self._collections.items():
+                if list(collection) != list(first):
+                    self._report_difference(node, collection)
+                    return
+            self.collection = first
             for unit in self._sorted_units():
                 self._units[self._device(unit)].append(unit)
         for node in self.nodes:
@@ -114,7 +114,8 @@ class CallScheduler:
     def remove_node(self, node: Any) -> str | None:
         """A worker has gone. The item that it was running, when it crashed in one; the others that it held go back."""
         held = self._held.pop(node)
-        self._collections.pop(node, None) if self.collection is None else None
+        if self.collection is None:
+            self._collections.pop(node, None)
         if not held:
             return None
         assert self.collection is not None
@@ -146,17 +147,15 @@ class CallScheduler:
         assert self.collection is not None
         collection = self.collection
         units = self._grouped(range(len(collection)))
-        costs = [self._index.cost_of(list(map(collection.__getitem__, unit))) for unit in units]
-        order = sorted(range(len(units)), key=lambda number: (-costs[number], number))
-        return [units[number] for number in order]
+        return sorted(units, key=lambda unit: -self._index.cost_of(list(map(collection.__getitem__, unit))))
 
     def _grouped(self, indices: Sequence[int]) -> list[list[int]]:
         """`indices` by the group and the device of their records, in order of appearance."""
         assert self.collection is not None
-        groups: dict[tuple[str, str | None], list[int]] = {}
+        groups: dict[tuple[str, str | None], list[int]] = defaultdict(list)
         for index in indices:
             node_id = self.collection[index]
-            groups.setdefault((self._index.scope_of(node_id), self._index.device_of(node_id)), []).append(index)
+            groups[self._index.scope_of(node_id), self._index.device_of(node_id)].append(index)
         return list(groups.values())
 
     def _report_difference(self, node: Any, collection: Sequence[str]) -> None:

@@ -58,7 +58,7 @@ def parse_number_ranges(value: object) -> NumberRanges:
     if not isinstance(value, list):
         raise ValueError(f'{value!r} is not a list of numbers and ranges, such as [0, "3-5"]')
     merged: list[tuple[int, int]] = []
-    for first, last in sorted(_bounds(item) for item in value):
+    for first, last in sorted(map(_bounds, value)):
         if merged and first <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
@@ -225,13 +225,12 @@ def parse_data_mode(value: object) -> tuple[frozenset[Direction], frozenset[Part
         ValueError: it is not a list, names something else, or names `all` beside others.
     """
     allowed = ("all", *DIRECTIONS, *PARTS)
-    if not isinstance(value, list) or any(mode not in allowed for mode in value):
+    if not isinstance(value, list) or not all(map(allowed.__contains__, value)):
         raise ValueError(f"{value!r} is not a list of {', '.join(allowed)}")
     if "all" in value and len(value) > 1:
         raise ValueError(f"{value!r} has 'all' beside others; give either")
-    directions = frozenset(direction for direction in DIRECTIONS if direction in value)
-    parts = frozenset(part for part in PARTS if part in value)
-    return directions or frozenset(DIRECTIONS), parts or frozenset(PARTS)
+    directions, parts = frozenset(DIRECTIONS), frozenset(PARTS)
+    return directions.intersection(value) or directions, parts.intersection(value) or parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,4 +408,4 @@ class ConfigurationError(Refusal):
     def __init__(self, problem: str, *, place: str, field: str = "") -> None:
         self.place = place
         self.field = field
-        super().__init__(": ".join(part for part in (place, field, problem) if part))
+        super().__init__(": ".join(filter(None, (place, field, problem))))

@@ -28,10 +28,7 @@ _WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "acl_config": _KERNELS,
         "xor": "summary_mode names the checksum",
     },
-    "statistics": {
-        "file_format": "tensors are .npy",
-        "acl_config": _KERNELS,
-    },
+    "statistics": {"file_format": "tensors are .npy", "acl_config": _KERNELS},
     "tensor": {
         "file_format": "tensors are .npy",
         "backward_input": _KERNELS,

@@ -11,11 +11,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from msprobe_collector.configuration.configuration import (
     LEVELS,
@@ -190,66 +189,67 @@ def bounds(value: object) -> tuple[float, ...]:
     return tuple(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One key: how a JSON value is read (ValueError when it cannot be) and the JSON value used when it is missing.
 
     A default of None stands as it is, unread.
     """
 
-    name: str
     parse: Callable[[object], Any]
     default: Any = None
 
 
+Keys = dict[str, Key]
 TASKS = get_args(Task)
 
-TOP_KEYS = (
-    Key("task", one_of(*TASKS), "statistics"),
-    Key("level", one_of(*get_args(Level))),
-    Key("dump_path", path),
-    Key("rank", parse_number_ranges, []),
-    Key("step", parse_steps, []),
-    Key("extra_info", boolean, True),
-    Key("async_dump", boolean, False),
-    Key("optimizer", boolean, True),
-    Key("precision", one_of("low", "high"), "low"),
-    Key("dump_enable", boolean),
-    Key("api_list", path),
-    Key("seed", seed),
-    Key("is_deterministic", boolean, False),
-)
+TOP_KEYS: Keys = {
+    "task": Key(one_of(*TASKS), "statistics"),
+    "level": Key(one_of(*get_args(Level))),
+    "dump_path": Key(path),
+    "rank": Key(parse_number_ranges, []),
+    "step": Key(parse_steps, []),
+    "extra_info": Key(boolean, True),
+    "async_dump": Key(boolean, False),
+    "optimizer": Key(boolean, True),
+    "precision": Key(one_of("low", "high"), "low"),
+    "dump_enable": Key(boolean),
+    "api_list": Key(path),
+    "seed": Key(seed),
+    "is_deterministic": Key(boolean, False),
+}
 
-_SELECTION = (
-    Key("scope", parse_scope, []),
-    Key("list", texts, []),
-    Key("data_mode", parse_data_mode, ["all"]),
-)
-_PARTS = (Key("slice", row_slices, []), Key("request_id", path))
-_SUMMARY = Key("summary_mode", summary_mode, "statistics")
+_SELECTION: Keys = {"scope": Key(parse_scope, []), "list": Key(texts, []), "data_mode": Key(parse_data_mode, ["all"])}
+_SUMMARY: Keys = {"summary_mode": Key(summary_mode, "statistics")}
+_PARTS: Keys = {"slice": Key(row_slices, []), "request_id": Key(path)}
 
-SECTION_KEYS: dict[str, tuple[Key, ...]] = {
-    "statistics": (
-        *_SELECTION,
-        _SUMMARY,
-        Key("tensor_list", texts, []),
-        Key("device", one_of("host", "device"), "host"),
-        Key("precision", one_of("high", "low"), "high"),
-        *_PARTS,
-    ),
-    "tensor": (*_SELECTION, _SUMMARY, *_PARTS, Key("bench_path", path), Key("diff_nums", overflow_limit, 1)),
+SECTION_KEYS: dict[str, Keys] = {
+    "statistics": {
+        **_SELECTION,
+        **_SUMMARY,
+        "tensor_list": Key(texts, []),
+        "device": Key(one_of("host", "device"), "host"),
+        "precision": Key(one_of("high", "low"), "high"),
+        **_PARTS,
+    },
+    "tensor": {
+        **_SELECTION,
+        **_SUMMARY,
+        **_PARTS,
+        "bench_path": Key(path),
+        "diff_nums": Key(overflow_limit, 1),
+    },
     "structure": _SELECTION,
-    "overflow_check": (
-        *_SELECTION,
-        Key("overflow_nums", overflow_limit, 1),
-        Key("check_mode", one_of("aicore", "atomic", "all"), "all"),
-    ),
+    "overflow_check": {
+        **_SELECTION,
+        "overflow_nums": Key(overflow_limit, 1),
+        "check_mode": Key(one_of("aicore", "atomic", "all"), "all"),
+    },
     "exception_dump": _SELECTION,
-    "grad_probe": (
-        Key("grad_level", one_of("L0", "L1", "L2"), "L1"),
-        Key("param_list", parameter_names, []),
-        Key("bounds", bounds, [-1, 0, 1]),
-    ),
+    "grad_probe": {
+        "grad_level": Key(one_of("L0", "L1", "L2"), "L1"),
+        "param_list": Key(parameter_names, []),
+        "bounds": Key(bounds, [-1, 0, 1]),
+    },
 }
 
 DEFAULT_FILE = Path(__file__).with_name("default.json")
@@ -273,13 +273,12 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, **argu
     file = _file_of(config_path)
     settings = {name: value for name, value in arguments.items() if value is not None}
     content, settings = translated(_load(file), settings, str(file))
-    for field, hint in _unknown(content, [*(key.name for key in TOP_KEYS), *SECTION_KEYS], section=""):
+    for field, hint in _unknown(content, [*TOP_KEYS, *SECTION_KEYS], section=""):
         raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
     top = _parse(TOP_KEYS, content, place=str(file), section="")
-    keys = {key.name: key for key in TOP_KEYS}
     for name, value in settings.items():
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
-        top[name] = _parse_value(keys[name], text, place=_CONSTRUCTOR, field=name)
+        top[name] = _parse_value(TOP_KEYS[name], text, place=_CONSTRUCTOR, field=name)
     _check_sections(content, file, task=top["task"])
     sections = {
         name: _parse(keys, content.get(name, {}), place=str(file), section=name) for name, keys in SECTION_KEYS.items()
@@ -319,7 +318,7 @@ def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
         part = content.get(section, {})
         if not isinstance(part, dict):
             raise ConfigurationError(f"{part!r} is not an object with keys", place=str(file), field=section)
-        for field, hint in _unknown(part, [key.name for key in keys], section=section):
+        for field, hint in _unknown(part, list(keys), section=section):
             if section == task:
                 raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
             logger.warning("%s: %s: the key is unknown, and its section is not used by task %r", file, field, task)
@@ -327,21 +326,21 @@ def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
 
 def _unknown(content: Iterable[str], fields: list[str], *, section: str) -> Iterator[tuple[str, str]]:
     """(field, what may be meant) of each key that is none of the `fields`."""
-    in_sections = {key.name for key in SECTION_KEYS["statistics"]}
     for name in content:
         if name in fields:
             continue
         near = get_close_matches(name, fields, n=1)
-        if not section and name in in_sections:
+        if not section and name in SECTION_KEYS["statistics"]:
             hint = f'it belongs into the section of the task: {{"task": "tensor", "tensor": {{"{name}": ...}}}}'
         else:
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(fields)}"
         yield _field(section, name), hint
 
 
-def _parse(keys: tuple[Key, ...], content: dict[str, Any], *, place: str, section: str) -> dict[str, Any]:
+def _parse(keys: Keys, content: dict[str, Any], *, place: str, section: str) -> dict[str, Any]:
     return {
-        key.name: _parse_value(key, content.get(key.name), place=place, field=_field(section, key.name)) for key in keys
+        name: _parse_value(key, content.get(name), place=place, field=_field(section, name))
+        for name, key in keys.items()
     }
 
 
@@ -363,7 +362,10 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
     task: Task = top["task"]
     section = sections[task]
     level = _level(task, top["level"], file)
-    summary = section.get("summary_mode", "statistics")
+    summary, bench = section.get("summary_mode", "statistics"), section.get("bench_path")
+    categories: tuple[str, ...] = ()
+    if isinstance(summary, tuple):
+        categories, summary = summary, "statistics"
     _check_together(task, level, section, file)
     if top["dump_path"] is None:
         raise ConfigurationError(
@@ -382,10 +384,10 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         precision=top["precision"],
         dump_enable=top["dump_enable"],
         selection=_selection(section),
-        summary="statistics" if isinstance(summary, tuple) else summary,
+        summary=summary,
         slices=section.get("slice", ()),
         request_id=section.get("request_id"),
-        bench_path=None if section.get("bench_path") is None else Path(os.path.abspath(section["bench_path"])),
+        bench_path=bench and Path(os.path.abspath(bench)),
         most_differences=sections["tensor"]["diff_nums"],
         overflow_limit=sections["overflow_check"]["overflow_nums"],
         api_list=_api_list(top["api_list"], file),
@@ -394,7 +396,7 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         kernel=KernelSettings(
             device=sections["statistics"]["device"],
             precision=sections["statistics"]["precision"],
-            categories=summary if isinstance(summary, tuple) else (),
+            categories=categories,
             check_mode=sections["overflow_check"]["check_mode"],
         ),
         gradients=GradientMonitorSettings(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from msprobe_collector.dump_format.manifest import CompiledCode, StepError, gaps
 from msprobe_collector.dump_format.old_files import what_old_file
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
-    Direction,
     ForwardRecord,
     Record,
     decode_backward,
@@ -136,9 +135,7 @@ def read_construct(path: Path) -> dict[str, str | None]:
 def _parents_in(path: Path) -> tuple[dict[str, str | None], bool]:
     """Return the parents in a construct.json, and whether it has its end. Raises DumpError."""
     try:
-        decoded, is_whole = decoded_whole(read_plain(path, most_bytes=_MOST_BYTES))
-    except OSError as error:
-        raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
+        decoded, is_whole = decoded_whole(_read(path, most_bytes=_MOST_BYTES))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DumpError(f"is not valid JSON: {error}", file=str(path)) from None
     if not isinstance(decoded, dict):
@@ -259,7 +256,7 @@ class CallStacks:
 
     def frames(self, record: str) -> tuple[Frame, ...]:
         """Return the stack of `record`, innermost first; empty when unknown."""
-        return tuple(_parse_frame(text) for text in self._frames_by_record.get(record, ()))
+        return tuple(map(_parse_frame, self._frames_by_record.get(record, ())))
 
     def user_frame(self, record: str) -> Frame | None:
         """The innermost frame that is no framework's, with the script's where that is another; None without any."""
@@ -278,8 +275,7 @@ class CallStacks:
         files: set[str] = set()
         for texts in dict.fromkeys(self._frames_by_record.values()):
             if any(_AUTOGRAD in text for text in texts):
-                frames = [_parse_frame(text) for text in texts]
-                for frame, caller in pairwise(frames):
+                for frame, caller in pairwise(map(_parse_frame, texts)):
                     is_written = frame.function == "backward" and caller.file.endswith(_AUTOGRAD)
                     if is_written and frame.file not in files and own_frames([frame]):
                         files.add(frame.file)
@@ -299,9 +295,8 @@ def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
     """Current shape: `{"0": [[names], [frames]], ...}`, one entry per distinct stack."""
     stacks: dict[str, tuple[str, ...]] = {}
     for group in decoded.values():
-        if isinstance(group, list) and len(group) == 2 and isinstance(group[0], list):
-            frames = _texts(group[1])
-            stacks.update((name, frames) for name in group[0] if isinstance(name, str))
+        if isinstance(group, list) and len(group) == 2:
+            stacks |= dict.fromkeys(_texts(group[0]), _texts(group[1]))
     return stacks
 
 
@@ -405,31 +400,32 @@ class Dump:
     def forward(self, call: str) -> ForwardRecord | None:
         """The forward record of the API call named `call`, or None. Raises DumpError for a malformed one."""
         name = f"{call}.forward"
-        encoded = self._decode(name, "forward")
-        return None if encoded is None else decode_forward(encoded, file=str(self.path), record=name)
+        if name not in self._records:
+            return None
+        return decode_forward(self._decoded(name, "forward record"), file=str(self.path), record=name)
 
     def backward(self, call: str) -> BackwardRecord | None:
         """The backward record of the API call named `call`, or None. Raises DumpError for a malformed one."""
         name = f"{call}.backward"
-        encoded = self._decode(name, "backward")
-        return None if encoded is None else decode_backward(encoded, file=str(self.path), record=name)
+        if name not in self._records:
+            return None
+        return decode_backward(self._decoded(name, "backward record"), file=str(self.path), record=name)
 
     def shapes(self, record_name: str) -> list[tuple[int, ...]]:
         """Shapes of the tensors of a record in their order, found in its text: nothing is decoded or checked."""
-        raw = self._records.get(record_name)
-        if raw is None:
-            return []
-        return [tuple(map(int, _NUMBER.findall(text))) for text in _SHAPE.findall(memoryview(raw))]
+        return [tuple(map(int, _NUMBER.findall(text))) for text in _SHAPE.findall(self._text(record_name))]
 
     def holds_half(self, record_name: str) -> bool:
         """Whether a record has tensors of float16 or bfloat16, found in its text as `shapes` are."""
-        raw = self._records.get(record_name)
-        return raw is not None and _HALF.search(memoryview(raw)) is not None
+        return _HALF.search(self._text(record_name)) is not None
 
     def is_recomputed_otherwise(self, record_name: str) -> bool:
         """Return what `BackwardRecord` says, found in the text of a record as `shapes` are."""
-        raw = self._records.get(record_name)
-        return raw is not None and _RECOMPUTED.search(memoryview(raw)) is not None
+        return _RECOMPUTED.search(self._text(record_name)) is not None
+
+    def _text(self, record_name: str) -> memoryview:
+        """Return the text of a record; an empty one where there is no such record."""
+        return memoryview(self._records.get(record_name, b""))
 
     @cached_property
     def stacks(self) -> CallStacks:
@@ -469,7 +465,7 @@ class Dump:
         has_stacks = os.path.lexists(self.path.parent / "stack.json")
         stacks = self.stacks.problem if has_stacks else ""
         problems = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
-        return [printable(problem) for problem in problems if problem]
+        return list(map(printable, filter(None, problems)))
 
     def ranks_of_step(self) -> list[int]:
         """The ranks that wrote a dump of this step, as far as the header says; empty where it does not."""
@@ -532,7 +528,7 @@ class Dump:
     @cached_property
     def orders(self) -> dict[str, int]:
         """The place of each record in the file, from 0, which is that in the execution."""
-        return {name: order for order, name in enumerate(self._records)}
+        return dict(zip(self._records, count()))
 
     def ancestors(self, name: str) -> tuple[str, ...]:
         """Records of the Cells that the record `name` ran in, outermost first; empty where construct.json has none."""
@@ -550,9 +546,6 @@ class Dump:
             DumpError: it cannot be decoded.
         """
         return decode_record(self._decoded(name, "record"), file=str(self.path), record=name)
-
-    def _decode(self, name: str, direction: Direction) -> object | None:
-        return self._decoded(name, f"{direction} record") if name in self._records else None
 
     def _decoded(self, name: str, what: str) -> Any:
         try:
@@ -577,9 +570,9 @@ def _framework_of_values(text: bytes) -> str:
     return "pytorch" if match is not None and match[1] == b"torch" else "mindspore"
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, *, most_bytes: int | None = None) -> bytes:
     try:
-        return read_plain(path)
+        return read_plain(path, most_bytes=most_bytes)
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
 
@@ -593,8 +586,8 @@ def _parse(text: bytes, path: Path) -> tuple[_File, str]:
         raise DumpError(what, file=str(path)) from None
     except msgspec.DecodeError as error:
         if (recovered := _recovered(quoted)) is not None:
-            count = len(recovered.data)
-            return recovered, f"{path} was truncated while it was written: its first {count} records are read"
+            problem = f"{path} was truncated while it was written: its first {len(recovered.data)} records are read"
+            return recovered, problem
         cut = " (incomplete file?)" if "truncated" in str(error) else ""
         what = what_old_file(text) or f"is not valid JSON: {error}{cut}; dump the step again"
         raise DumpError(what, file=str(path)) from None

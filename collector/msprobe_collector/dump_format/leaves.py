@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from msprobe_collector.dump_format.values import (
     TensorValue,
     Value,
     find_dtype,
+    items_of,
 )
 
 #: Arguments by which a process group or a peer is meant; their numbers differ between runs that agree.
@@ -84,8 +84,7 @@ class Leaf:
     @property
     def is_known(self) -> bool:
         """Whether the dump holds anything of a tensor beside its dtype and shape; not of one inside of `vmap`."""
-        entries = (*self.statistics, self.data_name or None, self.md5 or None, self.fingerprint or None)
-        return any(entry is not None for entry in entries)
+        return self.statistics != (None,) * 4 or bool(self.data_name or self.md5 or self.fingerprint)
 
     @property
     def is_none(self) -> bool:
@@ -120,21 +119,18 @@ def flatten(record: Record) -> list[Leaf]:
 
 def _collect(value: Value, path: str, place: FieldPath, leaves: list[Leaf], is_gradients: bool) -> None:
     """Add the leaves of `value` to `found`. A gradient of a parameter stands alone in a list."""
-    items: Iterable[tuple[str | int, Value]]
     if isinstance(value, OpaqueValue) and value.parts is not None:
         # The tensor of a message is a value; its peer and group differ between ranks.
         value = {"tensor": value.parts["tensor"]} if "tensor" in value.parts else dict(value.parts)
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, tuple) and not isinstance(value, SizeValue):
-        if is_gradients and len(value) == 1:
-            _collect(value[0], path, place / 0, leaves, False)
-            return
-        items, is_gradients = enumerate(value), False
-    else:
+    if isinstance(value, SizeValue) or not isinstance(value, (dict, tuple)):
         leaves.append(_leaf(value, path, place))
         return
-    for step, item in items:
+    if is_gradients and isinstance(value, tuple):
+        is_gradients = False
+        if len(value) == 1:
+            _collect(value[0], path, place / 0, leaves, False)
+            return
+    for step, item in items_of(value):
         _collect(item, f"{path}.{step}" if path else str(step), place / step, leaves, is_gradients)
 
 

@@ -6,11 +6,11 @@ Sections that are missing, or are not what they should be, are empty; what is no
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ EMPTY_RUN_FILE = "nothing_collected.json"
 _MOST_BYTES = 1 << 27
 #: File, line and name of the function of a frame.
 Place = tuple[str, int, str]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +46,6 @@ class TensorFacts:
     requires_grad: bool | None = None
     fingerprint: str | None = None
     tied: str = ""
-
-    @classmethod
-    def of(cls, encoded: object) -> TensorFacts | None:
-        """Return what an entry of run.json says; None of one without a name."""
-        entry = _mapping(encoded)
-        name = entry.get("name")
-        if not isinstance(name, str):
-            return None
-        fingerprint = entry.get("fingerprint")
-        return cls(
-            name,
-            _text(entry.get("dtype")),
-            tuple(size for size in _sequence(entry.get("shape")) if type(size) is int),
-            _flag(entry.get("requires_grad")),
-            fingerprint if isinstance(fingerprint, str) else None,
-            _text(entry.get("tied")),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +119,10 @@ class StepError:
     @property
     def place(self) -> str:
         """Name of the file and line, such as `train.py:14`; "" where it is not known."""
-        return f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
+        return _place(self.file, self.line)
 
     def __str__(self) -> str:
-        return f"{self.kind}{', ' if self.file else ''}{self.place}"
+        return ", ".join(filter(None, (self.kind, self.place)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +144,7 @@ class CompiledCode:
 
     def __str__(self) -> str:
         name = f"{self.path} ({self.name})" if self.path else self.name
-        return f"{name}, {os.path.basename(self.file)}:{self.line}" if self.file else name
+        return ", ".join(filter(None, (name, _place(self.file, self.line))))
 
     def holds(self, api: str, frames: Collection[Place], layers: Collection[str]) -> bool:
         """Return whether a call of another run stands in it: scripts and lines may differ, names do not.
@@ -195,9 +179,10 @@ class EmptyRun:
     earlier: Path | None
 
     def __str__(self) -> str:
-        error = self.ended_in
-        place = f" at {error.place}" if error is not None and error.place else ""
-        ended = f" ended{place} in {error.kind} and" if error is not None else ""
+        error, ended = self.ended_in, ""
+        if error is not None:
+            place = f" at {error.place}" if error.place else ""
+            ended = f" ended{place} in {error.kind} and"
         return f"the last run{ended} collected nothing ({self.command}, {self.time})"
 
 
@@ -240,8 +225,7 @@ class Manifest:
     @property
     def number(self) -> int | None:
         """Number of the step."""
-        number = self.step.get("number")
-        return number if type(number) is int else None
+        return _get(self.step, "number", int)
 
     @property
     def command(self) -> str:
@@ -274,9 +258,10 @@ def gaps_beside(dump_path: Path) -> tuple[tuple[CompiledCode, ...], StepError | 
         text = read_plain(dump_path.parent / MANIFEST_FILE, most_bytes=_MOST_BYTES)
     except OSError:
         return (), None
-    has_gaps = b'"ended_in"' in text or b'"compiled"' in text
-    manifest = manifest_beside(dump_path)[0] if has_gaps else None
-    return (manifest.compiled, manifest.ended_in) if manifest is not None else ((), None)
+    if b'"ended_in"' not in text and b'"compiled"' not in text:
+        return (), None
+    manifest = manifest_beside(dump_path)[0] or Manifest()
+    return manifest.compiled, manifest.ended_in
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -293,124 +278,108 @@ def read_manifest(path: Path) -> Manifest:
         raise DumpError(f"is not valid JSON: {error}; collect the step again", file=str(path)) from None
     if not isinstance(decoded, dict):
         raise DumpError(f"expected an object, found {type(decoded).__name__}", file=str(path))
-    step = _mapping(decoded.get("step"))
-    batches = step.get("batches")
-    sections = {
-        name: _mapping(decoded.get(name))
-        for name in ("versions", "device", "environment", "switches", "script", "ranks")
-    }
+    step = _get(decoded, "step", dict) or {}
+    names = ("versions", "device", "environment", "switches", "script", "ranks")
     return Manifest(
-        framework=_text(decoded.get("framework")),
-        time=printable(_text(decoded.get("time"))),
-        **sections,
-        models=tuple(map(_model, _sequence(decoded.get("models")))),
-        optimizers=tuple(map(_optimizer, _sequence(decoded.get("optimizers")))),
+        framework=_text(decoded, "framework"),
+        time=printable(_text(decoded, "time")),
+        **{name: _get(decoded, name, dict) or {} for name in names},
+        models=tuple(map(_model, _list(decoded, "models"))),
+        optimizers=tuple(map(_optimizer, _list(decoded, "optimizers"))),
         step={key: value for key, value in step.items() if key != "batches"},
-        batches=tuple(map(_tensors, batches)) if isinstance(batches, list) and batches else None,
-        compiled=tuple(map(_compiled, map(_mapping, _sequence(decoded.get("compiled"))))),
+        batches=tuple(map(_tensors, _list(step, "batches"))) or None,
+        compiled=tuple(map(_compiled, _list(decoded, "compiled"))),
         ended_in=_error(decoded.get("ended_in")),
     )
-
-
-def _compiled(entry: Mapping[str, object]) -> CompiledCode:
-    name, file = (printable(_text(entry.get(key))) for key in ("name", "file"))
-    path = entry.get("path")
-    return CompiledCode(
-        name or "a function",
-        printable(path) if isinstance(path, str) else None,
-        file,
-        _whole(entry.get("line")),
-        _whole(entry.get("last_line")),
-    )
-
-
-def _whole(value: object) -> int:
-    return value if type(value) is int else 0
-
-
-def _error(encoded: object) -> StepError | None:
-    entry = _mapping(encoded)
-    kind = printable(_text(entry.get("type")))
-    if not kind:
-        return None
-    message, file = printable(_text(entry.get("message"))), printable(_text(entry.get("file")))
-    return StepError(kind, message, file, _whole(entry.get("line")))
 
 
 def empty_run_of(root: Path) -> EmptyRun | None:
     """Return the last run that was to collect in `root`, where it has collected nothing: all dumps there are older."""
     try:
-        decoded = _mapping(msgspec.json.decode(read_plain(root / EMPTY_RUN_FILE, most_bytes=_MOST_BYTES)))
-        began = datetime.fromisoformat(_text(decoded.get("time"))).timestamp()
+        decoded = msgspec.json.decode(read_plain(root / EMPTY_RUN_FILE, most_bytes=_MOST_BYTES))
+        time = _text(decoded, "time")
+        began = datetime.fromisoformat(time).timestamp()
         dumps = sorted(root.glob("step*/*/dump.json"))
         is_empty = all(dump.stat().st_mtime < began for dump in dumps)
     except (OSError, msgspec.DecodeError, RecursionError, ValueError, OverflowError):
         return None
     if not is_empty:
         return None
-    command = _command(_mapping(decoded.get("script")))
-    time = printable(_text(decoded.get("time")))
-    return EmptyRun(time, command, _error(decoded.get("ended_in")), next(iter(dumps), None))
+    ended_in = _error(decoded.get("ended_in"))
+    return EmptyRun(printable(time), _command(decoded.get("script")), ended_in, next(iter(dumps), None))
 
 
-def _command(script: Mapping[str, object]) -> str:
-    words = (word for word in _sequence(script.get("command")) if isinstance(word, str))
+def _get(entry: object, key: str, kind: type[_T]) -> _T | None:
+    """Return what an object of run.json has under `key`; None where that is no `kind`, or `entry` no object."""
+    value: Any = entry.get(key) if isinstance(entry, dict) else None
+    return value if type(value) is kind else None
+
+
+def _text(entry: object, key: str) -> str:
+    return _get(entry, key, str) or ""
+
+
+def _list(entry: object, key: str) -> list[Any]:
+    return _get(entry, key, list) or []
+
+
+def _command(script: object) -> str:
+    words = filter(lambda word: isinstance(word, str), _list(script, "command"))
     return printable(" ".join(words))
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: object) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _tensors(encoded: object) -> tuple[TensorFacts, ...]:
-    facts = (TensorFacts.of(entry) for entry in _sequence(encoded))
-    return tuple(entry for entry in facts if entry is not None)
-
-
-def _model(encoded: object) -> ModelFacts:
-    entry = _mapping(encoded)
-    layers = [_layer(_mapping(module)) for module in _sequence(entry.get("modules"))]
-    parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))
-    eval_at = _place(_mapping(entry.get("eval_at")))
-    return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers), eval_at)
-
-
-def _layer(entry: Mapping[str, object]) -> LayerFacts:
-    path, name, settings = _text(entry.get("path")), _text(entry.get("class")), _mapping(entry.get("settings"))
-    return LayerFacts(path, name, _flag(entry.get("training")), settings, _flag(entry.get("reads_mode")))
-
-
-def _flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _place(entry: Mapping[str, object]) -> str:
-    file, line = printable(_text(entry.get("file"))), _whole(entry.get("line"))
+def _place(file: str, line: int) -> str:
     return f"{os.path.basename(file)}:{line}" if file else ""
 
 
-def _optimizer(encoded: object) -> OptimizerFacts:
-    entry = _mapping(encoded)
-    groups = tuple(_group(_mapping(group)) for group in _sequence(entry.get("groups")))
-    schedulers = tuple(_scheduler(_mapping(scheduler)) for scheduler in _sequence(entry.get("schedulers")))
-    return OptimizerFacts(_text(entry.get("class")), groups, schedulers, _mapping(entry.get("state")))
+def _compiled(entry: object) -> CompiledCode:
+    name, file, path = printable(_text(entry, "name")), printable(_text(entry, "file")), _get(entry, "path", str)
+    line, last_line = _get(entry, "line", int) or 0, _get(entry, "last_line", int) or 0
+    return CompiledCode(name or "a function", path and printable(path), file, line, last_line)
 
 
-def _group(entry: Mapping[str, object]) -> GroupFacts:
-    return GroupFacts(_mapping(entry.get("settings")), tuple(_names(entry.get("parameters"))))
+def _error(entry: object) -> StepError | None:
+    kind, message, file = (printable(_text(entry, key)) for key in ("type", "message", "file"))
+    return StepError(kind, message, file, _get(entry, "line", int) or 0) if kind else None
 
 
-def _scheduler(entry: Mapping[str, object]) -> SchedulerFacts:
-    return SchedulerFacts(_text(entry.get("class")), _mapping(entry.get("settings")))
+def _tensors(entries: object) -> tuple[TensorFacts, ...]:
+    """Return what the entries say that have a name."""
+    tensors = []
+    for entry in entries if isinstance(entries, list) else ():
+        if (name := _get(entry, "name", str)) is not None:
+            shape = tuple(size for size in _list(entry, "shape") if type(size) is int)
+            requires_grad, fingerprint = _get(entry, "requires_grad", bool), _get(entry, "fingerprint", str)
+            tied = _text(entry, "tied")
+            tensors.append(TensorFacts(name, _text(entry, "dtype"), shape, requires_grad, fingerprint, tied))
+    return tuple(tensors)
 
 
-def _names(encoded: object) -> Iterator[str]:
-    return (name for name in _sequence(encoded) if isinstance(name, str))
+def _model(entry: object) -> ModelFacts:
+    layers = tuple(map(_layer, _list(entry, "modules")))
+    parameters, buffers = _tensors(_list(entry, "parameters")), _tensors(_list(entry, "buffers"))
+    place = _get(entry, "eval_at", dict)
+    eval_at = _place(printable(_text(place, "file")), _get(place, "line", int) or 0)
+    return ModelFacts(_text(entry, "class"), parameters, buffers, layers, eval_at)
+
+
+def _layer(entry: object) -> LayerFacts:
+    settings, is_training = _get(entry, "settings", dict) or {}, _get(entry, "training", bool)
+    return LayerFacts(
+        _text(entry, "path"), _text(entry, "class"), is_training, settings, _get(entry, "reads_mode", bool)
+    )
+
+
+def _optimizer(entry: object) -> OptimizerFacts:
+    groups = tuple(map(_group, _list(entry, "groups")))
+    schedulers = tuple(map(_scheduler, _list(entry, "schedulers")))
+    return OptimizerFacts(_text(entry, "class"), groups, schedulers, _get(entry, "state", dict) or {})
+
+
+def _group(entry: object) -> GroupFacts:
+    names = filter(lambda name: isinstance(name, str), _list(entry, "parameters"))
+    return GroupFacts(_get(entry, "settings", dict) or {}, tuple(names))
+
+
+def _scheduler(entry: object) -> SchedulerFacts:
+    return SchedulerFacts(_text(entry, "class"), _get(entry, "settings", dict) or {})

@@ -215,8 +215,8 @@ class PickleMachine:
 
 def find_known(module: str, name: str) -> object | None:
     """What a name in a pickle stands for, where a tensor needs it: a dtype, or `KnownCall`; None for any other."""
-    if module == "torch" and (name in _STORAGES or name in UNTYPED):
-        return find_dtype(_STORAGES.get(name, name))
+    if module == "torch" and (name in STORAGES or name in UNTYPED):
+        return find_dtype(STORAGES.get(name, name))
     if (module, name) == ("torch.storage", "UntypedStorage"):
         return find_dtype("UInt8")
     return _KNOWN.get((module, name))
@@ -271,7 +271,8 @@ _STEPS: dict[str, Callable[[PickleMachine, Any], None]] = {
     "BINPERSID": PickleMachine.find_storage,
 }
 _NO_EFFECT = frozenset({"PROTO", "FRAME", "STOP"})
-_STORAGES = {
+#: Names of dtypes by the storage classes of `torch`.
+STORAGES = {
     "BoolStorage": "Bool",
     "ByteStorage": "UInt8",
     "CharStorage": "Int8",
@@ -420,7 +421,10 @@ def read_pytorch_tensor(file: BinaryIO, shape: tuple[int, ...], dtype: Dtype) ->
     except (StoredZipError, DescriptionError) as error:
         raise PytorchFileError(f"is not a .pt file of one tensor: {error}") from None
     prefix = description.name.removesuffix("data.pkl")
-    _check_byte_order(content, [member for member in members if member.name == f"{prefix}byteorder"])
+    for member in members:
+        is_order = member.name == f"{prefix}byteorder"
+        if is_order and content[member.start : member.start + min(member.size, 16)] != b"little":
+            raise PytorchFileError("was not written on a little-endian machine; save the tensor again")
     _check_description(tensor, shape, dtype)
     storage = _only([member for member in members if member.name == f"{prefix}data/{tensor.storage.key}"])
     return _elements(content, storage, tensor)
@@ -446,12 +450,6 @@ def _checked(content: ByteSource, member: Member, otherwise: str) -> bytes:
     if zlib.crc32(stored) != member.checksum:
         raise StoredZipError(otherwise)
     return stored
-
-
-def _check_byte_order(content: ByteSource, members: list[Member]) -> None:
-    for member in members:
-        if content[member.start : member.start + min(member.size, 16)] != b"little":
-            raise PytorchFileError("was not written on a little-endian machine; save the tensor again")
 
 
 def _check_description(tensor: TensorDescription, shape: tuple[int, ...], dtype: Dtype) -> None:

@@ -58,7 +58,9 @@ from msprobe_collector.dump_format.values import (
     Statistic,
     TensorValue,
     Value,
+    abbreviated,
     find_dtype,
+    items_of,
 )
 
 Direction = Literal["forward", "backward"]
@@ -238,6 +240,7 @@ _MAX_DIMENSION = 1 << 48
 #: Of float64, and of what it is divided by.
 _MOST_EXPONENT = 2200
 _TENSOR_TYPES = frozenset({"mindspore.Tensor", "torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
+_PLAIN_TYPES: dict[str, Any] = {"str": str, "bool": bool, "int": int, "uint": int}
 #: As the reader quotes them, and as dumps of older tools write them, with blanks around them.
 _NONFINITE = {
     "nan": float("nan"),
@@ -271,7 +274,7 @@ def decode_value(encoded: Any, depth: int = 0) -> Value:
         parts = {key: decode_value(item, depth + 1) for key, item in encoded.items()}
         class_name = encoded.get("class_type")
         return OpaqueValue(class_name, parts=parts) if isinstance(class_name, str) else parts
-    problem = f"expected an object with a type, a list or null, found {_shown(encoded)}"
+    problem = f"expected an object with a type, a list or null, found {abbreviated(encoded)}"
     return MalformedValue(type(encoded).__name__, encoded, problem=problem)
 
 
@@ -283,10 +286,9 @@ def refuse_malformed(value: Value, place: FieldPath) -> None:
     """
     if isinstance(value, MalformedValue):
         raise place.fault(value.problem, *value.steps)
-    if isinstance(value, (tuple, dict)):
-        for step, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(item, (MalformedValue, tuple, dict)):
-                refuse_malformed(item, place / step)
+    for step, item in items_of(value):
+        if isinstance(item, (MalformedValue, tuple, dict)):
+            refuse_malformed(item, place / step)
 
 
 def _tagged(type_name: str, encoded: dict[str, Any]) -> Value:
@@ -294,25 +296,22 @@ def _tagged(type_name: str, encoded: dict[str, Any]) -> Value:
     try:
         return _typed(type_name, encoded)
     except _Misfit as misfit:
-        return MalformedValue(type_name, _content(encoded), None, _tensor_part(encoded), misfit.problem, misfit.steps)
-
-
-def _content(encoded: dict[str, Any]) -> Any:
-    return encoded.get("value", encoded.get("group_ranks", ""))
+        content = encoded.get("value", encoded.get("group_ranks", ""))
+        return MalformedValue(type_name, content, None, _tensor_part(encoded), misfit.problem, misfit.steps)
 
 
 def _typed(type_name: str, encoded: dict[str, Any]) -> Value:
     if type_name in _TENSOR_TYPES:
         return _tensor(type_name, encoded)
     if "value" not in encoded:
-        return OpaqueValue(type_name, _content(encoded), tensor=_tensor_part(encoded))
+        return OpaqueValue(type_name, encoded.get("group_ranks", ""), tensor=_tensor_part(encoded))
     value = encoded["value"]
     if type_name in DTYPE_TYPES:
         return _dtype(type_name, value)
     if type_name == "slice":
         is_bounds = isinstance(value, list) and all(bound is None or _is_int(bound) for bound in value)
         if not is_bounds or len(value) != 3:
-            raise _Misfit(f"expected [start, stop, step] of whole numbers or null, found {_shown(value)}")
+            raise _Misfit(f"expected [start, stop, step] of whole numbers or null, found {abbreviated(value)}")
         return slice(*value)
     if type_name == "ellipsis":
         return Ellipsis
@@ -323,34 +322,27 @@ def _typed(type_name: str, encoded: dict[str, Any]) -> Value:
 
 def _plain(kind: str, value: Any) -> PlainValue | OpaqueValue:
     base = kind.rstrip("_0123456789")
-    if base == "str":
-        if isinstance(value, str):
-            return PlainValue(kind, value)
-    elif base == "bool":
-        if isinstance(value, bool):
-            return PlainValue(kind, value)
-    elif base in ("int", "uint"):
-        if _is_int(value):
-            return PlainValue(kind, value)
-    elif base == "float":
+    if base == "float":
         number = _number(value)
-        if isinstance(number, (int, float)) and not isinstance(number, bool) and _fits_float(number):
+        if type(number) in (int, float) and _fits_float(number):
             return PlainValue(kind, float(number))
-    else:
+    elif base not in _PLAIN_TYPES:
         return OpaqueValue(kind, value)
-    raise _Misfit(f"type {kind!r} does not fit its value {_shown(value)}")
+    elif type(value) is _PLAIN_TYPES[base]:
+        return PlainValue(kind, value)
+    raise _Misfit(f"type {kind!r} does not fit its value {abbreviated(value)}")
 
 
 def _size(numbers: list[Any]) -> SizeValue:
     for index, number in enumerate(numbers):
         if not _is_int(number):
-            raise _Misfit(f"type 'int' does not fit its value {_shown(number)}", index)
+            raise _Misfit(f"type 'int' does not fit its value {abbreviated(number)}", index)
     return SizeValue(PlainValue("int", number) for number in numbers)
 
 
 def _dtype(type_name: str, value: Any) -> DtypeValue | OpaqueValue:
     if not isinstance(value, str) or not value:
-        raise _Misfit(f"expected the name of a dtype, found {_shown(value)}")
+        raise _Misfit(f"expected the name of a dtype, found {abbreviated(value)}")
     dtype = find_dtype(value)
     # A keyword called `dtype` is written with this type whatever its value was ("3" for the number 3).
     return OpaqueValue(type_name, value) if dtype is None else DtypeValue(dtype, type_name, value)
@@ -361,13 +353,13 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
     dtype_name = encoded.get("dtype")
     dtype = find_dtype(dtype_name) if isinstance(dtype_name, str) else None
     if dtype is None and not is_numpy:
-        raise _Misfit(f"unknown tensor dtype {_shown(dtype_name)}", "dtype")
+        raise _Misfit(f"unknown tensor dtype {abbreviated(dtype_name)}", "dtype")
     data_name = encoded.get(DATA_NAME)
     # The existing collector writes -1 where a tensor's file could not be saved.
     if data_name == -1:
         data_name = None
     if data_name is not None and not isinstance(data_name, str):
-        raise _Misfit(f"expected a file name, found {_shown(data_name)}", DATA_NAME)
+        raise _Misfit(f"expected a file name, found {abbreviated(data_name)}", DATA_NAME)
     maximum, minimum, mean, norm = [_statistic(encoded.get(key), key) for key in STATISTICS]
     shape = _shape(encoded.get("shape"))
     return TensorValue(dtype, shape, maximum, minimum, mean, norm, data_name, is_numpy, *_secondary(encoded))
@@ -399,7 +391,7 @@ def _sketch_place(encoded: Any) -> SketchPlace:
         not_finite = [None] * 3
     row, *counts = map(_count, [fields.get("row"), *not_finite])
     if row is None or None in counts or not _is_int(exponent) or abs(exponent) > _MOST_EXPONENT:
-        return SketchPlace(-1, problem=f"expected the number of a row, found {_shown(encoded)}")
+        return SketchPlace(-1, problem=f"expected the number of a row, found {abbreviated(encoded)}")
     nan, above, below = (count or 0 for count in counts)
     return SketchPlace(row, exponent, (nan, above, below))
 
@@ -460,10 +452,10 @@ def _only(value: Any, *kinds: type) -> Any:
 
 def _shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, list):
-        raise _Misfit(f"expected a list of whole numbers, found {_shown(shape)}", "shape")
+        raise _Misfit(f"expected a list of whole numbers, found {abbreviated(shape)}", "shape")
     for dimension in shape:
         if not _is_int(dimension) or not 0 <= dimension <= _MAX_DIMENSION:
-            raise _Misfit(f"expected a list of whole numbers from 0 to 2**48, found {_shown(shape)}", "shape")
+            raise _Misfit(f"expected a list of whole numbers from 0 to 2**48, found {abbreviated(shape)}", "shape")
     return tuple(shape)
 
 
@@ -473,7 +465,7 @@ def _statistic(value: Any, key: str) -> Statistic:
     number = _number(value)
     if isinstance(number, (bool, int, float)) and _fits_float(number):
         return number
-    raise _Misfit(f"expected a number, true, false or null, found {_shown(value)}", key)
+    raise _Misfit(f"expected a number, true, false or null, found {abbreviated(value)}", key)
 
 
 def _number(value: Any) -> Any:
@@ -491,12 +483,7 @@ def _fits_float(number: float) -> bool:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return type(value) is int
 
 
 @dataclass(frozen=True, slots=True)

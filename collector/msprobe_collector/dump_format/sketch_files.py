@@ -23,6 +23,7 @@ import numpy as np
 from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, Sketch, SketchRow
 from msprobe_collector.dump_format.tensors import open_plain
 from msprobe_collector.dump_format.values import SKETCH, DumpError, FieldPath, abbreviated
+from msprobe_collector.dump_format.writing.files import write_at
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.values import TensorValue
@@ -53,7 +54,7 @@ class SketchRows:
         """Make the file, without rows, in place of one that stood there. Raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
         self._descriptor = os.open(self.path, flags, 0o640)
-        self._write(json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", at=0)
+        write_at(self._descriptor, json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", 0)
 
     def known(self, content: Hashable) -> str:
         """Return what `add` gave for a value of this content, "" for none."""
@@ -103,16 +104,11 @@ class SketchRows:
         if not waiting or self._is_full:
             return
         try:
-            self._write(np.stack(waiting).astype("<f4").tobytes(), at=_ROW_BYTES * (1 + self._written))
+            rows = np.stack(waiting).astype("<f4").tobytes()
+            write_at(self._descriptor, rows, _ROW_BYTES * (1 + self._written))
             self._written += len(waiting)
         except OSError as error:  # rows that come later would get wrong numbers
             self._is_full, self._error = True, error
-
-    def _write(self, content: bytes, *, at: int) -> None:
-        view = memoryview(content)
-        while view:
-            written = os.pwrite(self._descriptor, view, at)
-            view, at = view[written:], at + written
 
 
 class SketchFile:

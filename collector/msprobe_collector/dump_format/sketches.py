@@ -19,7 +19,7 @@ with complex phases in place of signs).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import matmul
@@ -287,6 +287,11 @@ def _axes(dimension: int, length: int) -> list[_Axis]:
     return axes
 
 
+def _length(axes: Iterable[_Axis]) -> int:
+    """Return the number of indices of neighbouring axes."""
+    return math.prod(axis.length for axis in axes)
+
+
 class _Group:
     """Neighbouring axes in memory; equal ones are one object, which is found quickly in a dictionary."""
 
@@ -294,10 +299,6 @@ class _Group:
 
     def __init__(self, axes: tuple[_Axis, ...]) -> None:
         self.axes = axes
-
-    def length(self) -> int:
-        """Return the number of indices."""
-        return math.prod(axis.length for axis in self.axes)
 
     def table(self) -> np.ndarray[Any, Any]:
         """The phases of its row-major indices: float32 (length, 64), real parts before imaginary ones."""
@@ -328,19 +329,19 @@ class Plan:
         for place, dimension in enumerate(order):
             axes_here = _axes(dimension, shape[dimension])
             odd, digits = _odd_part(shape[dimension])
-            padded = math.prod(axis.length for axis in axes_here) >> digits
+            padded = _length(axes_here) >> digits
             if padded != odd:
-                before = math.prod(axis.length for axis in axes) << digits
+                before = _length(axes) << digits
                 self.pads.append((before, odd, padded, math.prod(shape[after] for after in order[place + 1 :])))
             axes += axes_here
         group: tuple[_Axis, ...] = ()
         for axis in reversed([axis for axis in axes if axis.length > 1]):
-            if group and axis.length * math.prod(member.length for member in group) > _GROUP:
+            if group and axis.length * _length(group) > _GROUP:
                 self.groups.append(_group(group))
                 group = ()
             group = (axis, *group)
         self.groups.append(_group(group))
-        self.lengths = [member.length() for member in self.groups]
+        self.lengths = [_length(member.axes) for member in self.groups]
 
 
 plan_of = lru_cache(maxsize=4096)(Plan)
@@ -445,8 +446,10 @@ def _of_arrays(dtype: type[np.floating[Any]]) -> Arithmetic:
 
 def _weighted(counters: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """In pieces: a sum of many float32 in a row loses digits."""
-    pieces = [slice(start, start + _PIECE) for start in range(0, len(table), _PIECE)]
-    parts = [np.einsum("nmk,mk->nk", counters[:, piece], table[piece]) for piece in pieces]
+    parts = []
+    for start in range(0, len(table), _PIECE):
+        end = start + _PIECE
+        parts.append(np.einsum("nmk,mk->nk", counters[:, start:end], table[start:end]))
     total: np.ndarray[Any, Any] = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
     return total
 
@@ -488,13 +491,17 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Sket
         return _row_of_extremes(flat.astype(np.float64), plan)
 
 
+def exponent_of(largest: float) -> int:
+    """Return the exponent of a sketch of elements up to the magnitude `largest`."""
+    return 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
+
+
 def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> SketchRow:
     """Of elements that are not finite, or whose sums may leave the range of float32."""
     masks = (np.isnan(flat), flat == np.inf, flat == -np.inf)
     nan, above, below = (int(np.count_nonzero(mask)) for mask in masks)
     flat = np.where(np.isfinite(flat), flat, 0.0)
-    largest = float(np.abs(flat).max())
-    exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
+    exponent = exponent_of(float(np.abs(flat).max()))
     return SketchRow(_folded(np.ldexp(flat, -exponent), plan, is_wide=True), exponent, (nan, above, below))
 
 

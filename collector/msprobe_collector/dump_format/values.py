@@ -17,9 +17,10 @@ Bare NaN and Infinity in a JSON text, made readable for a strict parser.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
@@ -87,9 +88,9 @@ def find_dtype(text: str) -> Dtype | None:
 
 
 @cache
-def array_dtype(dtype: Dtype) -> np.dtype[np.generic] | None:
+def array_dtype(dtype: Dtype | None) -> np.dtype[np.generic] | None:
     """NumPy dtype for arrays of `dtype` (bfloat16, float8 and int4 through ml_dtypes); None when there is none."""
-    if dtype.array_name is None:
+    if dtype is None or dtype.array_name is None:
         return None
     import ml_dtypes
     import numpy as np
@@ -166,7 +167,7 @@ def printable(text: str) -> str:
 
 def printable_lines(text: str) -> str:
     """Text as of `printable` that we laid out in lines: the line breaks stay, everything else is escaped."""
-    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, text.split("\n")))
 
 
 _SINGULAR = {"are": "is", "were": "was", "have": "has"}
@@ -204,7 +205,7 @@ class DumpError(Exception):
         self.record = record
         self.field = field
         self.problem = problem
-        place = ": ".join(part for part in (file, record, field) if part)
+        place = ": ".join(filter(None, (file, record, field)))
         super().__init__(printable(f"{place}: {problem}"))
 
 
@@ -298,10 +299,7 @@ class TensorValue:
     @property
     def size(self) -> int:
         """Number of elements."""
-        size = 1
-        for dimension in self.shape:
-            size *= dimension
-        return size
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,14 +405,18 @@ class FieldPath:
         return DumpError(problem, file=self.file, record=self.record, field=place.field)
 
 
+def items_of(value: Value) -> Iterable[tuple[str | int, Value]]:
+    """Steps and values directly inside a tuple or dict; nothing of any other value."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, tuple) else ()
+
+
 def tensors_in(value: Value) -> list[TensorValue]:
     """Every tensor inside `value`, outermost and leftmost first."""
     if isinstance(value, TensorValue):
         return [value]
-    if not isinstance(value, (dict, tuple)):
-        return []
-    items = value.values() if isinstance(value, dict) else value
-    return [tensor for item in items for tensor in tensors_in(item)]
+    return [tensor for _, item in items_of(value) for tensor in tensors_in(item)]
 
 
 _TOKEN = re.compile(rb"-?(?:NaN|Infinity)")

@@ -24,8 +24,7 @@ def read_plain(path: Path, *, most_bytes: int | None = None) -> bytes:
     Raises:
         OSError: as `open_plain` does; also for a text of more than `most_bytes`, or larger than this machine's memory.
     """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = memory if most_bytes is None else most_bytes
+    limit = most_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with open_plain(path) as file:
         text_bytes = 0
         while chunk := file.read(_CHUNK_BYTES):

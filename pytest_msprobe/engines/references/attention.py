@@ -176,16 +176,10 @@ class Parts:
         sizes = [(end - first) * (last - start) * query.shape[1] for (first, end), (start, last) in zip(queries, keys)]
         bits = _unpacked(self.drop_mask, sum(sizes))
         kept = [None] * len(sizes) if bits is None else torch.split(bits, sizes)
-        elements = [
-            self.of_element(
-                query[first:end].transpose(0, 1),
-                key[start:last].transpose(0, 1),
-                value[start:last].transpose(0, 1),
-                batch=b,
-                kept=kept[b],
-            )
-            for b, ((first, end), (start, last)) in enumerate(zip(queries, keys))
-        ]
+        elements = []
+        for b, ((first, end), (start, last)) in enumerate(zip(queries, keys)):
+            parts = query[first:end], key[start:last], value[start:last]
+            elements.append(self.of_element(*(part.transpose(0, 1) for part in parts), batch=b, kept=kept[b]))
         # Rows past the last length belong to no element and give 0.
         return _joined(elements, lambda parts: _rows_first(parts, count=query.shape[0]))
 

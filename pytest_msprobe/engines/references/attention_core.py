@@ -131,11 +131,12 @@ def _exponentials(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(exp(score - maximum), maximum, sum) of a block of rows; the first is (N2, N1 / N2, rows, S2)."""
     scores = grouped[:, :, rows] @ key[:, None].mT
-    if shift is not None and scoring.is_shift_scaled:
+    if shift is None:
+        scores = scores * scoring.scale
+    elif scoring.is_shift_scaled:
         scores = (scores + _by_head(shift[:, rows], grouped)) * scoring.scale
     else:
-        scores = scores * scoring.scale
-        scores = scores if shift is None else scores + _by_head(shift[:, rows], grouped)
+        scores = scores * scoring.scale + _by_head(shift[:, rows], grouped)
     removed = scoring.removed(rows.start, rows.stop)
     if removed is not None:
         scores = scores.masked_fill(_by_head(removed, grouped), -torch.inf)
@@ -243,7 +244,7 @@ class Masking:
                 j = torch.arange(keys, device=device)
                 distance = j - torch.arange(first, end, device=device)[:, None]
                 outside = ((distance < lower) | (distance > upper)) & (j >= prefix)
-                is_removed = outside if is_removed is None else is_removed | outside
+                return outside if is_removed is None else is_removed | outside
             return is_removed
 
         return of_rows

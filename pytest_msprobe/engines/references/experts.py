@@ -228,7 +228,7 @@ def grouped_mm(
         raise Unsupported("grouped_mm with a bias")
     if offs is None:
         return x @ weights
-    ends = [int(end) for end in offs]
+    ends = [*map(int, offs)]
     if not ends or ends[-1] != (weights.shape[-1] if x.dim() == 3 else x.shape[weights.dim() - 3]):
         raise Unsupported("grouped_mm of groups that leave out a part")
     groups = list(enumerate(map(slice, [0, *ends[:-1]], ends)))

@@ -27,12 +27,12 @@ def fused(*, float32_outputs: tuple[int, ...] = ()) -> Callable[[_Function], _Fu
             returned = function(*_raised(args), **_raised(kwargs))
             if first is None or first.dtype not in _HALVES:
                 return returned
-            outputs = returned if isinstance(returned, tuple) else (returned,)
-            rounded = list(outputs)
-            for index, value in enumerate(outputs):
+            is_tuple = isinstance(returned, tuple)
+            rounded = list(returned) if is_tuple else [returned]
+            for index, value in enumerate(rounded):
                 if index not in float32_outputs and isinstance(value, Tensor) and value.is_floating_point():
                     rounded[index] = value.to(first.dtype)
-            return tuple(rounded) if isinstance(returned, tuple) else rounded[0]
+            return tuple(rounded) if is_tuple else rounded[0]
 
         return call  # type: ignore[return-value]  # wraps keeps the signature
 
@@ -40,12 +40,13 @@ def fused(*, float32_outputs: tuple[int, ...] = ()) -> Callable[[_Function], _Fu
 
 
 def _first_float(value: Any) -> Tensor | None:
-    if isinstance(value, Tensor):
-        return value if value.is_floating_point() else None
-    if not isinstance(value, (dict, tuple, list)):
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if not isinstance(value, (tuple, list)):
         return None
-    items = value.values() if isinstance(value, dict) else value
-    return next((tensor for tensor in map(_first_float, items) if tensor is not None), None)
+    return next((tensor for tensor in map(_first_float, value) if tensor is not None), None)
 
 
 def _raised(value: Any) -> Any:

@@ -10,7 +10,8 @@ may come out one apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -282,10 +283,10 @@ def weight_quant_batch_matmul(
     if offset is not None:
         matrix = matrix + offset
     product = (x.mT if transpose_x else x) @ (matrix * scale)
-    product = product if bias is None else product + bias
+    product = _scaled(product, bias, quant_scale)
     if quant_scale is None:
         return product
-    return _int8(product * quant_scale + (0 if quant_offset is None else quant_offset))
+    return _int8(product if quant_offset is None else product + quant_offset)
 
 
 def dequant_swiglu_quant(
@@ -313,15 +314,14 @@ def dequant_swiglu_quant(
         raise Unsupported("bias, quant_offset, or quant_scale in mode static: documents disagree on what they do")
     rows = x.shape[:-1].numel()
     wide = _wide(x).reshape(rows, -1)
-    row_weights, row_scales, past = wide.new_ones(1), wide.new_ones(1), rows
-    if group_index is None:
-        row_weights = _wide(weight_scale)
-        row_scales = row_scales if quant_scale is None else _wide(quant_scale)
-    else:
+    past = rows
+    of_rows: Callable[[Tensor], Tensor] = _wide
+    if group_index is not None:
         sizes = integers(group_index) or ()
         past = bounds(torch.tensor(sizes).cumsum(0), rows, name="group_index")[-1][1]
-        row_weights = _of_groups(weight_scale, sizes, rows)
-        row_scales = row_scales if quant_scale is None else _of_groups(quant_scale, sizes, rows)
+        of_rows = partial(_of_groups, sizes=sizes, rows=rows)
+    row_weights = of_rows(weight_scale)
+    row_scales = wide.new_ones(1) if quant_scale is None else of_rows(quant_scale)
     first, second = (wide * row_weights * _wide(activation_scale).reshape(rows, 1)).chunk(2, -1)
     gate, other = (first, second) if activate_left else (second, first)
     product = gate * gate.sigmoid() * other * row_scales

@@ -184,8 +184,8 @@ def apply_rotary_pos_emb_(
     if cos_format in (0, 1):
         rows = position_ids.reshape(-1).long()
         cos, sin = cos[rows], sin[rows]
-    turned = [_turned_heads(x, cos, sin, mode=cos_format % 2) for x in (query, key)]
-    return turned[0], turned[1]
+    mode = cos_format % 2
+    return _turned_heads(query, cos, sin, mode=mode), _turned_heads(key, cos, sin, mode=mode)
 
 
 def _turned_heads(x: Tensor, cos: Tensor, sin: Tensor, *, mode: int) -> Tensor:

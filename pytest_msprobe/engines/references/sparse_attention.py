@@ -99,8 +99,8 @@ def sparse_flash_attention(
     if not return_softmax_lse:
         return output.reshape(*query.shape[:-1], -1), None, None
     axis = 1 if query.dim() == 4 else 0
-    by_key_head = [x.reshape(*query.shape[:-2], key.shape[-2], -1).movedim(-2, axis) for x in (maximum, total)]
-    return output.reshape(*query.shape[:-1], -1), by_key_head[0], by_key_head[1]
+    maximum, total = (x.reshape(*query.shape[:-2], key.shape[-2], -1).movedim(-2, axis) for x in (maximum, total))
+    return output.reshape(*query.shape[:-1], -1), maximum, total
 
 
 @fused()
@@ -150,16 +150,10 @@ def nsa_select_attention(
     if atten_mask is not None:
         raise Unsupported("atten_mask: MindSpore 2.10 does not support it")
     places = _BatchPlaces("TND", "TND", None, actual_seq_qlen, actual_seq_kvlen)
-    elements = [
-        _attended(
-            query[rows],
-            key[keys],
-            value[keys],
-            _chosen(topk_indices[rows], select_block_size, keys.stop - keys.start),
-            scale_value,
-        )
-        for rows, keys, _ in places.of(query, key)
-    ]
+    elements = []
+    for rows, keys, _ in places.of(query, key):
+        is_chosen = _chosen(topk_indices[rows], select_block_size, keys.stop - keys.start)
+        elements.append(_attended(query[rows], key[keys], value[keys], is_chosen, scale_value))
     output, maximum, total = (torch.cat(parts) for parts in zip(*elements))
     return output, copied(maximum), copied(total)
 
@@ -192,9 +186,9 @@ class _BatchPlaces:
             padded, key_padded = query.shape[1], key.shape[1]
             counts, key_counts = integers(self.lengths), integers(self.key_lengths)
             for b in range(query.shape[0]):
-                row = counts[b] if counts else padded
-                last = key_counts[b] if key_counts else key_padded
-                yield slice(b * padded, b * padded + row), slice(b * key_padded, b * key_padded + last), padded
+                first, start = b * padded, b * key_padded
+                end = first + (counts[b] if counts else padded)
+                yield slice(first, end), slice(start, start + (key_counts[b] if key_counts else key_padded)), padded
         else:
             raise Unsupported(f"layout {self.layout_query}: only BSND and TND are documented")
 

@@ -21,7 +21,7 @@ def axes(axis: Axis) -> int | tuple[int, ...] | None:
         return axes(axis.tolist())
     if axis is None or isinstance(axis, int):
         return axis
-    return tuple(int(item) for item in axis) or None
+    return tuple(map(int, axis)) or None
 
 
 def all_axes(axis: Axis, x: Tensor) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def sizes(*shape: object) -> tuple[int, ...]:
         shape = tuple(shape[0].reshape(-1).tolist())
     elif len(shape) == 1 and isinstance(shape[0], Sequence):
         shape = tuple(shape[0])
-    return tuple(int(item) for item in shape)  # type: ignore[call-overload]  # an int or a 0-d Tensor
+    return tuple(map(int, shape))  # type: ignore[arg-type]  # an int or a 0-d Tensor
 
 
 def shape(x: Tensor) -> tuple[int, ...]:

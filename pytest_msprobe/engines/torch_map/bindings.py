@@ -208,7 +208,7 @@ class CallMapping:
         values: dict[str, object] = dict(self.signature.bind(*args, **{**used, **kwargs}).arguments)
         refused: dict[str, list[str]] = {}
         for name, parameter in self.signature.parameters.items():
-            kinds = () if parameter.annotation is parameter.empty else parameter.annotation
+            kinds = parameter.annotation
             if name not in values:
                 is_list = parameter.kind is parameter.VAR_POSITIONAL
                 values[name] = () if is_list else evaluate(parameter.default, {}, roots)
@@ -342,7 +342,7 @@ def _from_lines(api: str, lines: Sequence[Fact], without: str) -> Binding | NoCo
     if not lines or lines[0].reason:
         return NoCounterpart(f"{api}: {lines[0].reason if lines else without}")
     forms = tuple(_form(api.partition(".")[2], line) for line in lines)
-    return Binding(api, forms[0].targets()[0] if forms[0].targets() else "torch.Tensor", forms)
+    return Binding(api, next(iter(forms[0].targets()), "torch.Tensor"), forms)
 
 
 def _form(name: str, line: Fact) -> CallMapping:

@@ -13,7 +13,9 @@ from pytest_msprobe.apis.fact_table import read_signature, read_terms
 def test_a_signature_is_that_of_the_same_function() -> None:
     def api(a, b=1, *c, d=(2, 3), **e): ...  # type: ignore[no-untyped-def]
 
-    assert read_signature("(a, b=1, *c, d=(2, 3), **e)") == inspect.signature(api)
+    parameters = inspect.signature(api).parameters.values()
+    without_kinds = [parameter.replace(annotation=()) for parameter in parameters]
+    assert list(read_signature("(a, b=1, *c, d=(2, 3), **e)").parameters.values()) == without_kinds
 
 
 def test_kinds_and_defaults_as_expressions() -> None:

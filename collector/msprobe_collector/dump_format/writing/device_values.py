@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from msprobe_collector.dump_format.sketches import LEAST, MOST, SketchRow
+from msprobe_collector.dump_format.sketches import SketchRow, exponent_of
 from msprobe_collector.dump_format.writing.statistics import Statistics
 
 SHIFT = 32
@@ -71,5 +71,5 @@ def row_from_device(numbers: np.ndarray[Any, Any], statistics: Statistics, above
         largest = float(np.abs(exact).max())
     if largest and math.ldexp(largest, -SHIFT) < _LEAST_SHIFTED[numbers.itemsize]:
         return None
-    exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
+    exponent = exponent_of(largest)
     return SketchRow(np.ldexp(exact, -exponent).astype(np.float32), exponent, (nan, above, infinite - above))

@@ -404,9 +404,9 @@ class ValueEncoder:
     def _values_of(self, value: Any) -> TensorValues:
         """The values of a tensor, or of the part of it that is asked for, which they then say."""
         values = value if isinstance(value, TensorValues) else self._read(value)
-        if self.slices and SLICE not in values.fields:
-            cut = [str(part) for part in self.slices if values.take(part)]
-            values.fields += f', "{SLICE}": [{", ".join(cut)}]' if cut else ""
+        is_whole = self.slices and SLICE not in values.fields
+        if is_whole and (cut := [str(part) for part in self.slices if values.take(part)]):
+            values.fields += f', "{SLICE}": [{", ".join(cut)}]'
         return values
 
     def _container(self, value: Any, record: RecordText, path: str, depth: int) -> str:

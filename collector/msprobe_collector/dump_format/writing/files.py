@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from msprobe_collector.dump_format.pytorch_files import UNTYPED
+from msprobe_collector.dump_format.pytorch_files import STORAGES, UNTYPED
 from msprobe_collector.dump_format.values import find_dtype
 
 _DECODER = json.JSONDecoder()
@@ -79,7 +79,7 @@ class GrowingFile:
         self._descriptor = _opened(partial, os.O_TRUNC)
         self._end = len(self._head) + len(entries)
         try:
-            self._write(self._head + entries + self._tail, at=0)
+            write_at(self._descriptor, self._head + entries + self._tail, 0)
             os.replace(partial, self.path)
         except OSError:
             self._shut()
@@ -120,7 +120,7 @@ class GrowingFile:
             return
         if missing >= 0:
             self._head = self._head_of(head, padding=" " * missing)
-            self._write(self._head, at=0)
+            write_at(self._descriptor, self._head, 0)
             return
         self.flush()
         entries = os.pread(self._descriptor, self._end - len(self._head), len(self._head))
@@ -149,7 +149,7 @@ class GrowingFile:
         self._waiting.clear()
         separator = b"\n" if self._end == len(self._head) else b",\n"
         try:
-            self._write(separator + text + self._tail, at=self._end)
+            write_at(self._descriptor, separator + text + self._tail, self._end)
             self._end += len(separator) + len(text)
         except BaseException:  # a full disk, or Ctrl-C inside the write
             self._mend()
@@ -170,22 +170,24 @@ class GrowingFile:
     def _mend(self) -> None:
         """Put the closing brackets back where a write that failed half-way ran over them."""
         with suppress(OSError):
-            self._write(self._tail, at=self._end)
+            write_at(self._descriptor, self._tail, self._end)
             os.ftruncate(self._descriptor, self._end + len(self._tail))
 
     def _head_of(self, head: Mapping[str, object], *, padding: str = "") -> bytes:
         fields = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
         return f"{{{fields}{padding}{self._opening}".encode()
 
-    def _write(self, content: bytes, *, at: int) -> None:
-        view = memoryview(content)
-        while view:
-            written = os.pwrite(self._descriptor, view, at)
-            view, at = view[written:], at + written
+
+def write_at(descriptor: int, content: bytes, at: int) -> None:
+    """Write all of `content` at a place of an open file. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
 
 
-def _opened(path: Path, *flags: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | sum(flags) | getattr(os, "O_CLOEXEC", 0), 0o640)
+def _opened(path: Path, flags: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | flags | getattr(os, "O_CLOEXEC", 0), 0o640)
 
 
 def quoted(name: str) -> str:
@@ -198,20 +200,7 @@ def quoted(name: str) -> str:
 #: Of what stands in many records.
 quoted_key = lru_cache(4096)(quoted)
 #: Names of the storage classes that a description refers to, by the name of the array's dtype.
-_STORAGES = {
-    "bool": "BoolStorage",
-    "uint8": "ByteStorage",
-    "int8": "CharStorage",
-    "int16": "ShortStorage",
-    "int32": "IntStorage",
-    "int64": "LongStorage",
-    "float16": "HalfStorage",
-    "float32": "FloatStorage",
-    "float64": "DoubleStorage",
-    "bfloat16": "BFloat16Storage",
-    "complex64": "ComplexFloatStorage",
-    "complex128": "ComplexDoubleStorage",
-}
+_STORAGES = {dtype.lower(): storage for storage, dtype in STORAGES.items()}
 _ALIGNMENT = 64
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
@@ -226,11 +215,10 @@ def pytorch_file(array: np.ndarray[Any, Any]) -> tuple[bytes, memoryview, bytes]
     Raises:
         ValueError: no storage of PyTorch has its dtype, or it has 4 GiB or more.
     """
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)
-    if contiguous.nbytes >= _LARGEST - (1 << 20):
-        raise ValueError(f"{contiguous.nbytes} bytes are too many for one tensor file")
-    elements = contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b"")
-    before, entries = _front(contiguous.dtype.name, contiguous.shape)
+    if array.nbytes >= _LARGEST - (1 << 20):
+        raise ValueError(f"{array.nbytes} bytes are too many for one tensor file")
+    elements = _bytes_in(array)
+    before, entries = _front(array.dtype.name, array.shape)
     checksum = zlib.crc32(elements)
     name = b"archive/data/0"
     padding = -(len(before) + _LOCAL.size + len(name) + 4) % _ALIGNMENT
@@ -346,10 +334,14 @@ class TensorFiles:
 
 def write_npy(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
     """Write `array`, of a dtype that .npy files hold, into an open file. Raises OSError."""
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)
     file.flush()
-    _write_all(file.fileno(), _header(contiguous.dtype.str, contiguous.shape))
-    _write_all(file.fileno(), contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b"")
+    _write_all(file.fileno(), _header(array.dtype.str, array.shape))
+    _write_all(file.fileno(), _bytes_in(array))
+
+
+def _bytes_in(array: np.ndarray[Any, Any]) -> memoryview:
+    """Return the elements of an array in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def _write_parts(descriptor: int, parts: tuple[bytes | memoryview, ...]) -> None:

@@ -44,17 +44,19 @@ def gather_nd(x: Tensor, indices: Tensor) -> Tensor:
 def numpy_take(x: Tensor, indices: Tensor, axis: int | None, mode: str) -> Tensor:
     """Tensor.take in its NumPy form; indices beyond the end are clipped, wrapped or refused."""
     size = x.numel() if axis is None else x.shape[axis]
-    index = indices.long()
-    if mode == "clip":
-        index = index.clamp(0, size - 1)
-    elif mode == "wrap":
-        index = index % size
+    index = _within(indices.long(), size, mode)
     return gather_axis(x.reshape(-1), index, 0) if axis is None else gather_axis(x, index, axis)
+
+
+def _within(index: Tensor, size: int, mode: str) -> Tensor:
+    if mode == "clip":
+        return index.clamp(0, size - 1)
+    return index % size if mode == "wrap" else index
 
 
 def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int] | Tensor) -> Tensor:
     """Updates summed into zeros."""
-    return tensor_scatter(updates.new_zeros([int(item) for item in shape]), indices, updates, "add")
+    return tensor_scatter(updates.new_zeros(sizes(shape)), indices, updates, "add")
 
 
 def tensor_scatter(x: Tensor, indices: Tensor, updates: Tensor, how: str) -> Tensor:
@@ -124,7 +126,7 @@ def unique_in_order(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def index_put(x: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool) -> Tensor:
     """Indices may be int32, the values of another dtype."""
-    return x.index_put(tuple(long(item) for item in indices), values.to(x.dtype), accumulate)
+    return x.index_put(tuple(map(long, indices)), values.to(x.dtype), accumulate)
 
 
 def index_fill(x: Tensor, axis: int, index: Tensor | int, value: Tensor | Number) -> Tensor:
@@ -194,7 +196,7 @@ def flatten(x: Tensor, order: str, start_dim: int, end_dim: int) -> Tensor:
 
 def index_at(x: Tensor, indices: Sequence[Tensor]) -> Tensor:
     """`x[indices]` with indices of any integer dtype."""
-    return x[tuple(long(item) for item in indices)]
+    return x[tuple(map(long, indices))]
 
 
 def set_item(x: Tensor, index: object, value: Tensor | Number) -> Tensor:
@@ -216,8 +218,7 @@ def choose(x: Tensor, choices: Sequence[Tensor] | Tensor, mode: str) -> Tensor:
     """
     shape = torch.broadcast_shapes(x.shape, *(item.shape for item in choices))  # type: ignore[no-untyped-call]
     stacked = torch.stack([item.expand(shape) for item in choices])
-    index = x.long().clamp(0, len(stacked) - 1) if mode == "clip" else x.long()
-    index = index % len(stacked) if mode == "wrap" else index
+    index = _within(x.long(), len(stacked), mode)
     return stacked.gather(0, index.expand(stacked.shape[1:]).unsqueeze(0))[0].to(x.dtype).to(stacked.dtype)
 
 
@@ -234,12 +235,6 @@ def sparse_segment_mean(x: Tensor, indices: Tensor, segments: Tensor) -> Tensor:
     total = x.new_zeros((count, *x.shape[1:])).index_add(0, segments.long(), rows)
     members = torch.bincount(segments.long(), minlength=count).clamp(min=1).to(x.dtype)
     return total / members.reshape(-1, *[1] * (x.dim() - 1))
-
-
-def in_top_k(scores: Tensor, target: Tensor, k: int) -> Tensor:
-    """Whether fewer than `k` scores of the row are above that of its target."""
-    of_target = scores.gather(1, target.long().unsqueeze(1))
-    return (scores > of_target).sum(1) < k
 
 
 Diagonals = int | Sequence[int] | Tensor
@@ -442,15 +437,9 @@ def resize(x: Tensor, *shape: object) -> Tensor:
     return functional.pad(flat, (0, math.prod(wanted) - flat.numel())).reshape(wanted)
 
 
-def sort_along(x: Tensor, axis: int, descending: bool) -> tuple[Tensor, Tensor]:
-    """(values, indices)."""
-    values, indices = torch.sort(x, dim=axis, descending=descending)
-    return values, indices
-
-
 def index_with_value(x: Tensor, axis: int, keep_dims: bool, function: str) -> tuple[Tensor, Tensor]:
     """(indices, values) of `max` or `min`."""
-    values, indices = (torch.max if function == "max" else torch.min)(x, axis, keep_dims)
+    values, indices = getattr(torch, function)(x, axis, keep_dims)
     return indices, values
 
 
@@ -465,9 +454,9 @@ def one_axis(axis: int | Sequence[int]) -> int:
     return axis if isinstance(axis, int) else int(axis[0])
 
 
-def constant_pad(x: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
-    """Zeros before and after each axis."""
-    return functional.pad(x, [int(side) for pair in reversed(list(paddings)) for side in pair])
+def constant_pad(x: Tensor, paddings: Sequence[Sequence[int]], value: float = 0.0) -> Tensor:
+    """Zeros, or another value, before and after each of the last axes."""
+    return functional.pad(x, [int(side) for pair in reversed(list(paddings)) for side in pair], value=value)
 
 
 def space_to_depth(x: Tensor, block_size: int) -> Tensor:

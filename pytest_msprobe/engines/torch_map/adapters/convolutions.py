@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pytest_msprobe.engines.torch_map.adapters.arrays import constant_pad
 from pytest_msprobe.engines.torch_map.arguments import sizes
 
 
@@ -41,8 +43,8 @@ def conv(
     strides, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
     reach = [(kernel - 1) * step + 1 for kernel, step in zip(weight.shape[2:], dilations)]
     pads = _pads(x.shape[2:], reach, strides, pad_mode, padding)
-    function = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[rank]
-    return function(functional.pad(x, _last_axis_first(pads)), weight, bias, strides, 0, dilations, groups)
+    function = getattr(functional, f"conv{rank}d")
+    return cast(Tensor, function(constant_pad(x, pads), weight, bias, strides, 0, dilations, groups))
 
 
 def conv_transpose(
@@ -68,19 +70,17 @@ def conv_transpose(
     reach = [(kernel - 1) * step + 1 for kernel, step in zip(weight.shape[2:], dilations)]
     whole = [(length - 1) * step + span for length, step, span in zip(x.shape[2:], strides, reach)]
     if size is None:
-        pads = _pads([], [], strides, pad_mode, pad) if pad_mode.lower() == "pad" else [(0, 0)] * rank
-        extra = _per_axis(output_padding, rank)
-        wanted = [length - sum(sides) + more for length, sides, more in zip(whole, pads, extra)]
         if pad_mode.lower() == "same":
             raise NotImplementedError("the size of a transposed convolution with pad_mode same and no input size")
+        pads, extra = _pads([], [], strides, pad_mode, pad), _per_axis(output_padding, rank)
+        wanted = [length - sum(sides) + more for length, sides, more in zip(whole, pads, extra)]
     else:
         wanted = [*map(int, size.tolist() if isinstance(size, Tensor) else size)][-rank:]
         pads = _pads(wanted, reach, strides, pad_mode, pad)
-    function = functional.conv_transpose2d if rank == 2 else functional.conv_transpose3d
-    full = function(x, weight, None, strides, 0, 0, group, dilations)
+    full = getattr(functional, f"conv_transpose{rank}d")(x, weight, None, strides, 0, 0, group, dilations)
     # A negative pad cuts; what the stride left over at the end is zero.
     sides = [(-begin, begin + length - have) for (begin, _), length, have in zip(pads, wanted, whole)]
-    return functional.pad(full, _last_axis_first(sides))
+    return constant_pad(full, sides)
 
 
 def convolution(
@@ -98,8 +98,8 @@ def convolution(
     rank = weight.dim() - 2
     strides, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
     if isinstance(padding, str):
-        function = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[rank]
-        return function(x, weight, bias, strides, padding, dilations, groups)
+        function = getattr(functional, f"conv{rank}d")
+        return cast(Tensor, function(x, weight, bias, strides, padding, dilations, groups))
     pads, extra = _per_axis(padding, rank), _per_axis(output_padding, rank)
     return torch.convolution(x, weight, bias, strides, pads, dilations, transposed, extra, groups)
 
@@ -142,8 +142,8 @@ def max_pool(x: Tensor, kernel_size: object, strides: object, pad_mode: str) -> 
     rank = x.dim() - 2
     kernel, steps = _per_axis(kernel_size, rank), _per_axis(strides, rank)
     pads = _pads(x.shape[2:], kernel, steps, pad_mode, None)
-    padded = functional.pad(x, _last_axis_first(pads), value=-math.inf) if any(map(any, pads)) else x
-    return (functional.max_pool2d if rank == 2 else functional.max_pool3d)(padded, kernel, steps)
+    padded = constant_pad(x, pads, -math.inf) if any(map(any, pads)) else x
+    return cast(Tensor, getattr(functional, f"max_pool{rank}d")(padded, kernel, steps))
 
 
 def avg_pool(x: Tensor, kernel_size: object, strides: object, pad_mode: str) -> Tensor:
@@ -152,8 +152,8 @@ def avg_pool(x: Tensor, kernel_size: object, strides: object, pad_mode: str) -> 
     pads = _pads(x.shape[2:], kernel, steps, pad_mode, None)
     if not any(map(any, pads)):
         return functional.avg_pool2d(x, kernel, steps)
-    sums = functional.avg_pool2d(functional.pad(x, _last_axis_first(pads)), kernel, steps, divisor_override=1)
-    ones = functional.pad(torch.ones_like(x[:1, :1]), _last_axis_first(pads))
+    sums = functional.avg_pool2d(constant_pad(x, pads), kernel, steps, divisor_override=1)
+    ones = constant_pad(torch.ones_like(x[:1, :1]), pads)
     return sums / functional.avg_pool2d(ones, kernel, steps, divisor_override=1)
 
 
@@ -161,7 +161,7 @@ def _per_axis(value: object, rank: int) -> list[int]:
     """One number for every axis; of a tuple that counts batch and channels too, the last."""
     if isinstance(value, int):
         return [value] * rank
-    return [int(item) for item in value][-rank:]  # type: ignore[attr-defined]
+    return [*map(int, value)][-rank:]  # type: ignore[call-overload]
 
 
 def _pads(
@@ -180,8 +180,4 @@ def _pads(
     sides = [pad] * rank if isinstance(pad, int) else [*map(int, pad)]  # type: ignore[call-overload]
     if len(sides) == 2 * rank:
         return list(zip(sides[::2], sides[1::2]))
-    return [(item, item) for item in sides]
-
-
-def _last_axis_first(pads: Sequence[tuple[int, int]]) -> list[int]:
-    return [side for pair in reversed(list(pads)) for side in pair]
+    return list(zip(sides, sides))

@@ -40,11 +40,6 @@ def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: Tensor | Number)
     return x + value * (tensor1 * tensor2)
 
 
-def approximate_equal(x: Tensor, y: Tensor, tolerance: float) -> Tensor:
-    """|x - y| < tolerance."""
-    return (x - y).abs() < tolerance
-
-
 def assign(variable: Tensor, value: Tensor | Number) -> Tensor:
     """The variable after the assignment. MindSpore passes its gradient to the variable alone (seen on CPU)."""
     result = variable.clone()
@@ -120,9 +115,9 @@ def clip_by_global_norm(x: Tensor | Sequence[Tensor], clip_norm: float) -> objec
 
 def arange(start: Number, end: Number | None = None, step: Number = 1, *, dtype: torch.dtype | None = None) -> Tensor:
     """torch.arange with `start` as the end where `end` is None."""
-    start, step = scalar(start), scalar(step)
-    end = None if end is None else scalar(end)
-    return torch.arange(0, start, step, dtype=dtype) if end is None else torch.arange(start, end, step, dtype=dtype)
+    if end is None:
+        start, end = 0, start
+    return torch.arange(scalar(start), scalar(end), scalar(step), dtype=dtype)
 
 
 def eye(n: int, m: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -133,11 +128,6 @@ def eye(n: int, m: int | None = None, dtype: torch.dtype | None = None) -> Tenso
 def full(size: object, fill_value: Tensor | Number, dtype: torch.dtype | None = None) -> Tensor:
     """Size may be one integer or a Tensor."""
     return torch.full(sizes(size), scalar(fill_value), dtype=dtype)
-
-
-def full_tensor(size: object, value: Tensor) -> Tensor:
-    """A tensor filled with the Tensor `value`, in its dtype."""
-    return value.expand(sizes(size))
 
 
 def linspace(start: Tensor | Number, end: Tensor | Number, steps: Tensor | int) -> Tensor:
@@ -217,11 +207,6 @@ def prod(x: Tensor, axis: Axis = None, keepdim: bool = False, dtype: torch.dtype
     return result
 
 
-def count_nonzero(x: Tensor, axis: Axis, keepdim: bool, dtype: torch.dtype | None) -> Tensor:
-    """Number of elements other than 0, with kept axes and a dtype."""
-    return (x != 0).sum(axes(axis), keepdim=keepdim, dtype=dtype)
-
-
 def median(x: Tensor, dim: int | None = None, keepdim: bool = False) -> object:
     """Median: the value with `dim` None, else (values, indices). The lower one of an even count, as in PyTorch."""
     return torch.median(x) if dim is None else torch.median(x, dim, keepdim)
@@ -236,15 +221,15 @@ def extreme(
     x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None, how: str
 ) -> Tensor:
     """The `max` or `min` as NumPy defines it: `where` replaces by `initial`, which also bounds the result."""
-    reduce = torch.amax if how == "max" else torch.amin
-    return reduce(_selected(x, initial, where, how), all_axes(axis, x), keepdim)
+    extremes: Tensor = getattr(torch, f"a{how}")(_selected(x, initial, where, how), all_axes(axis, x), keepdim)
+    return extremes
 
 
 def extreme_with_index(
     x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None, how: str
 ) -> tuple[Tensor, Tensor]:
     """(values, indices) of `max` or `min`; with `axis` None (value, 0) (mindspore/ops/function/array_func.py, max)."""
-    reduce = torch.max if how == "max" else torch.min
+    reduce = getattr(torch, how)
     if axis is None or x.dim() == 0:
         return reduce(x), torch.tensor(0)
     values, indices = reduce(_selected(x, initial, where, how), axis, keepdim)
@@ -266,17 +251,12 @@ def numpy_sum(x: Tensor, axis: Axis, dtype: torch.dtype | None, keepdim: bool, i
     return result if initial is None else result + initial
 
 
-def ptp(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
-    """Maximum minus minimum."""
-    return torch.amax(x, all_axes(axis, x), keepdim) - torch.amin(x, all_axes(axis, x), keepdim)
-
-
 def _selected(x: Tensor, initial: Number | None, where: Tensor | bool | None, how: str) -> Tensor:
-    bound = as_tensor(0 if initial is None else initial).to(x.dtype)
+    bound = as_tensor(initial or 0).to(x.dtype)
     if where is not None:
         x = torch.where(as_tensor(where), x, bound)
     if initial is not None:
-        x = torch.maximum(x, bound) if how == "max" else torch.minimum(x, bound)
+        x = getattr(torch, f"{how}imum")(x, bound)
     return x
 
 
@@ -333,11 +313,6 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     """
     gradient = functional.softmax(logits, -1) - labels
     return -(labels.detach() * functional.log_softmax(logits, -1)).sum(-1), gradient.detach()
-
-
-def l2_loss(x: Tensor) -> Tensor:
-    """Half the sum of squares."""
-    return x.square().sum() / 2
 
 
 def detached(value: T) -> T | Tensor:

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_msprobe.engines.torch_map.arguments import all_axes, scalar
-
-
-def fast_gelu(x: Tensor) -> Tensor:
-    """The formula x / (1 + exp(-1.702 |x|)) * exp(0.851 (x - |x|)), which is x * sigmoid(1.702 x)."""
-    return x * torch.sigmoid(1.702 * x)
+from pytest_msprobe.engines.torch_map.arguments import default, scalar
 
 
 def bias_add(x: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
@@ -53,11 +48,6 @@ def layer_norm(
     shape = x.shape[begin_params_axis % x.dim() :]
     y = (x - mean) * torch.rsqrt(variance + epsilon) * gamma.reshape(shape) + beta.reshape(shape)
     return y, mean, None
-
-
-def l2_normalize(x: Tensor, axis: int | Sequence[int], epsilon: float) -> Tensor:
-    """X / sqrt(max(sum(x ** 2), epsilon))."""
-    return x * torch.rsqrt(torch.sum(x * x, all_axes(axis, x), keepdim=True).clamp(min=epsilon))
 
 
 def sparse_cross_entropy(x: Tensor, labels: Tensor, is_grad: bool) -> Tensor:
@@ -177,22 +167,12 @@ def stft(
 ) -> Tensor:
     """torch.stft; a real signal gives pairs of real numbers unless `return_complex`, a complex one complex ones."""
     is_complex = x.is_complex() or (window is not None and window.is_complex())
-    wanted = is_complex if return_complex is None else return_complex
+    wanted = default(return_complex, is_complex)
     if window is None:
         window = torch.ones(win_length or n_fft, dtype=x.dtype)
-    if onesided is None:
-        onesided = not is_complex
+    sides, mode = default(onesided, not is_complex), pad_mode.lower()
     spectrum = torch.stft(
-        x,
-        n_fft,
-        hop_length,
-        win_length,
-        window,
-        center,
-        pad_mode.lower(),
-        normalized,
-        onesided,
-        return_complex=True,
+        x, n_fft, hop_length, win_length, window, center, mode, normalized, sides, return_complex=True
     )
     return spectrum if wanted else torch.view_as_real(spectrum)
 
@@ -298,5 +278,5 @@ def cumulated(x: Tensor, axis: int | Tensor, exclusive: bool, reverse: bool, fun
     if exclusive:
         first = torch.full_like(turned.narrow(dim, 0, 1), 0.0 if function == "cumsum" else 1.0)
         turned = torch.cat([first, turned.narrow(dim, 0, x.shape[dim] - 1)], dim)
-    result = torch.cumsum(turned, dim) if function == "cumsum" else torch.cumprod(turned, dim)
+    result: Tensor = getattr(torch, function)(turned, dim)
     return result.flip(dim) if reverse else result

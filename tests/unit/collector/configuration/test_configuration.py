@@ -330,8 +330,7 @@ DOCUMENTED = set(re.findall(r"`([a-z_{}.]+)`", PAGE))
 
 @pytest.mark.parametrize(
     "key",
-    [key.name for key in TOP_KEYS]
-    + [f"{section}.{key.name}" for section in SECTION_KEYS for key in SECTION_KEYS[section]],
+    [*TOP_KEYS, *(f"{section}.{name}" for section in SECTION_KEYS for name in SECTION_KEYS[section])],
 )
 def test_the_page_has_every_key(key: str) -> None:
     section, _, name = key.rpartition(".")
