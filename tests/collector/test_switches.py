@@ -233,6 +233,14 @@ def test_a_module_of_another_framework_is_told_what_takes_it(make_debugger, monk
         make_debugger(level="mix").start(type("Model", (module,), {})())
 
 
+def test_a_second_stop_says_nothing(make_debugger, caplog):
+    debugger = make_debugger(level="L1")
+    debugger.start()
+    debugger.forward_backward_dump_end()
+    debugger.stop()
+    assert caplog.text == ""
+
+
 def test_what_can_go_on_is_a_warning(make_debugger, caplog, records):
     debugger = make_debugger(level="mix")
     net = nn.SequentialCell(nn.ReLU())
