@@ -79,7 +79,11 @@ class Parameter:
 
 
 def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
-    """Whether values of ranks are copies, within the rounding of a whole step; statistics tell where no tensors are.
+    """Whether values of ranks are copies; statistics tell where no tensors are.
+
+    They are different when they are farther apart than the rounding of a whole step explains, and equal when they are
+    as near as copies in float32 are: in a half dtype that rounding is nearly as large as the values, and terms of a sum
+    may be within it. In between it is unknown.
 
     Raises:
         DumpError: a file cannot be read.
@@ -87,24 +91,41 @@ def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
     first = held[0][1]
     if any((leaf.shape, leaf.dtype) != (first.shape, first.dtype) for _, leaf in held):
         return "different"
-    if any(not _are_numbers(leaf) for _, leaf in held):
+    if any(not are_numbers(leaf) for _, leaf in held):
         return "unknown"
     tolerance = tolerance_of(first.dtype)
     scale = max(float(leaf.statistics[3]) for _, leaf in held)
     if any(abs(leaf.statistics[3] - first.statistics[3]) > tolerance * scale for _, leaf in held):
         return "different"
-    is_constant = all(leaf.statistics[0] == leaf.statistics[1] for _, leaf in held)
-    if (form := form_of(leaf for _, leaf in held)) != "statistics":
-        return _alike_elements(held, tolerance, form, is_constant=is_constant)
-    root = math.sqrt(math.prod(first.shape))
-    for _, leaf in held:
-        largest, least, mean = (abs(leaf.statistics[at] - first.statistics[at]) for at in (0, 1, 2))
-        if max(largest, least, mean * root) > tolerance * scale:
+    said: Alike
+    if (form := form_of(leaf for _, leaf in held)) == "statistics":
+        said = _alike_statistics([leaf for _, leaf in held], tolerance * scale)
+    else:
+        said = _alike_elements(held, tolerance, form)
+    return "constant" if said == "equal" and all(is_constant(leaf) for _, leaf in held) else said
+
+
+def _alike_statistics(leaves: Sequence[Leaf], most: float) -> Alike:
+    """What statistics tell; no distance of copies is larger than `most`.
+
+    None of them differs by more than the values do, the mean times the root of the number of elements among them.
+    Terms of a sum and shards of a large value differ by far less: copies have the same ones, each by its own size.
+    """
+    first = leaves[0].statistics
+    root = math.sqrt(math.prod(leaves[0].shape))
+    height, norm = max(abs(first[0]), abs(first[1])), first[3]
+    sizes = (height, height, norm / root, norm)
+    said: Alike = "equal"
+    for leaf in leaves[1:]:
+        apart = [abs(other - number) for other, number in zip(leaf.statistics, first)]
+        if max(*apart[:2], apart[2] * root) > most:
             return "different"
-    return "constant" if is_constant else "equal"
+        if any(distance > Relative.LONG_SUMS * size for distance, size in zip(apart, sizes)):
+            said = "unknown"
+    return said
 
 
-def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form, *, is_constant: bool) -> Alike:
+def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form) -> Alike:
     from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
     whole = loaded(held[0][1], held[0][0], form)
@@ -113,12 +134,12 @@ def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, for
     most = widened(tolerance, form)
     if not farthest <= most * size:
         return "different"
-    if most and farthest > tolerance / most * tolerance * size:  # within what the estimate of a sketch may be off
-        return "unknown"
-    return "constant" if is_constant else "equal"
+    surely = tolerance / most * tolerance if most else 0.0  # an estimate of a sketch may be too small
+    return "equal" if farthest <= min(surely, tolerance_of("float32")) * size else "unknown"
 
 
-def _are_numbers(leaf: Leaf) -> bool:
+def are_numbers(leaf: Leaf) -> bool:
+    """Whether a value has elements, and all of its statistics are finite."""
     is_finite = all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)
     return is_finite and math.prod(leaf.shape) > 0
 
@@ -193,22 +214,19 @@ class StepSpread:
         sharing: Sharing = "unknown"
         for name in sorted(set.intersection(*names)):
             parameters = [table[name] for table in tables]
-            held = [(parameter.dump, parameter.before) for parameter in parameters if parameter.before is not None]
+            held = [
+                (parameter.dump, parameter.before)
+                for parameter in parameters
+                if parameter.before is not None and are_numbers(parameter.before)
+            ]
             if len(held) < len(tables):
                 continue
-            said = self._said(held)
-            if said == "different":
-                return "model"
-            if said in ("equal", "constant"):
+            with suppress(DumpError):
+                # No rounding comes between copies of a parameter: what is nearly equal is a shard in a half dtype.
+                if alike(held) not in ("equal", "constant"):
+                    return "model"
                 sharing = "data"
         return sharing
-
-    @staticmethod
-    def _said(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
-        try:
-            return alike(held)
-        except DumpError:
-            return "unknown"
 
     def _has_messages(self, row: RankGroup) -> bool:
         dump = self.step.ranks[row.ranks[0]]
