@@ -35,11 +35,15 @@ class ClipNorm(Law[Clipping]):
         first = clipping.names[0] if clipping.names else "gradients"
         findings: list[Violation] = []
         if clipping.unknown or clipping.norm_before is None or not math.isfinite(clipping.norm_before):
-            return findings or Unchecked(clipping.unknown or "the norm of the gradients is not finite")
+            return Unchecked(clipping.unknown or "the norm of the gradients is not finite")
         relative = Roundoffs.CLIP_NORM * unit_roundoff(clipping.dtype)
         relative += Roundoffs.SQUARES * math.sqrt(max(clipping.size, 1)) * FLOAT32_ROUNDOFF
-        before = clipping.norm_before
-        if clipping.reported is not None:
+        before = whole = clipping.norm_before
+        if clipping.has_other_ranks and clipping.reported is not None and clipping.reported > (1 + relative) * before:
+            whole = clipping.reported  # where parameters are spread over ranks, as in tensor parallelism
+            if clipping.norm_after is None:
+                return Unchecked("the norm is that of gradients on all ranks, and this one has a part of them")
+        elif clipping.reported is not None:
             size = abs(clipping.reported - before) / (relative * before + 1e-30)
             if not size <= 1:
                 reported = few_digits(clipping.reported)
@@ -47,7 +51,7 @@ class ClipNorm(Law[Clipping]):
                 message = f"it reports the norm {reported} of gradients of norm {few_digits(before)}{factor}"
                 findings.append(self.found(first, message, size, clipping.names[1:]))
         if clipping.norm_after is not None and clipping.max_norm > 0 and not findings:
-            wanted = min(before, clipping.max_norm)
+            wanted = before if whole <= clipping.max_norm else before / whole * clipping.max_norm
             size = abs(clipping.norm_after - wanted) / (relative * wanted + 2e-6 + 1e-30)
             if not size <= 1:
                 norm = few_digits(clipping.norm_after)

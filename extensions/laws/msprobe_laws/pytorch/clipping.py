@@ -19,6 +19,7 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Violation, few_digits
 from msprobe_laws.observation import Clipping
 from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
+from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
 from msprobe_laws.session import LawSession
@@ -264,5 +265,6 @@ class ClippingSignals:
                 scale,
                 source_of(frame),
                 unknown,
+                world_size() > 1,
             )
         )

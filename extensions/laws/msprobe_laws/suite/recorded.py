@@ -68,7 +68,8 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
             gradient = array
         is_trained = item.before is None or item.before.requires_grad != "False"
         group = owners[at] if at < len(owners) else 0
-        updated.append(UpdatedParameter(name, group, before, after, gradient, dtype_of(item.gradient), is_trained))
+        dtype, is_term = dtype_of(item.gradient), _is_spread(item.gradient, "P")
+        updated.append(UpdatedParameter(name, group, before, after, gradient, dtype, is_trained, is_term=is_term))
     frame = dump.stacks.user_frame(record)
     return Update(
         record.split(".")[1],
@@ -139,6 +140,7 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         max(map(dtype_of, gradients), key=unit_roundoff),
         source="" if frame is None else str(frame),
         unknown=unknown or ("" if norm is not None else "the norm is not recorded"),
+        has_other_ranks=isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1,
     )
 
 
@@ -175,7 +177,7 @@ def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Te
 def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: Any, shape: tuple[int, ...]) -> Content:
     """Return what a parameter and its states hold, of the elements at `index`."""
     values = _read(dump, leaf, index, shape)
-    place = TensorPlace(0, dtype_of(leaf), "", () if leaf is None else leaf.shape)
+    place = TensorPlace(0, dtype_of(leaf), "", () if leaf is None else leaf.shape, _is_spread(leaf, "S"))
     content = Content(_NOTHING if values is None else values, place)
     for key, state in states.items():
         number = _number(state, None) if state.tensor is None else None
@@ -221,6 +223,12 @@ def dtype_of(leaf: Leaf | None) -> str:
     """`float32`; "" for what is no tensor."""
     tensor = leaf.tensor if leaf is not None else None
     return "" if tensor is None or tensor.dtype is None else tensor.dtype.name.lower().rpartition(".")[2]
+
+
+def _is_spread(leaf: Leaf | None, placement: str) -> bool:
+    """Return whether a DTensor has a placement over ranks that begins so: `S` of shards, `P` of terms of a sum."""
+    spread = leaf.tensor.spread if leaf is not None and leaf.tensor is not None else None
+    return spread is not None and any(text.startswith(placement) for text in spread.placements)
 
 
 def _plain(value: Any) -> Any:
