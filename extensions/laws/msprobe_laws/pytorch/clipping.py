@@ -19,7 +19,7 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Violation, few_digits
 from msprobe_laws.observation import Clipping
 from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
-from msprobe_laws.pytorch.ranks import world_size
+from msprobe_laws.pytorch.ranks import SummedGradients
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
 from msprobe_laws.session import LawSession
@@ -112,9 +112,11 @@ class ClippingSignals:
         running: TorchRunning,
         scaling: LossScaling,
         used: Mapping[int, UsedGradient],
+        summed: SummedGradients,
     ) -> None:
         """See nothing yet; `used` are the gradients that steps have used, by the ids of their parameters."""
         self._session, self._guard, self._running, self._scaling, self._stale = session, guard, running, scaling, used
+        self._summed = summed
         self._clips = False
         self._clippings = self._empty_clippings = 0
         #: What clipping has left since the last step.
@@ -265,6 +267,6 @@ class ClippingSignals:
                 scale,
                 source_of(frame),
                 unknown,
-                world_size() > 1,
+                not self._summed.are_whole(parameters),
             )
         )

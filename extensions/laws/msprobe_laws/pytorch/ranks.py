@@ -55,6 +55,12 @@ class SummedGradients:
                 return list(distributed.get_process_group_ranks(wrapper.process_group))
         return []
 
+    def are_whole(self, items: Sequence[Any]) -> bool:
+        """Return whether each rank of the training has the gradients of these parameters whole, as replicas have."""
+        world, summed = world_size(), self._of(items)
+        is_summed = len(summed) == len(items) and all(len(ranks) == world for ranks in summed.values())
+        return world == 1 or is_summed or len(self.replicas_of(items)) == world
+
     def ranks_of(self, items: Sequence[Any]) -> list[int]:
         """Return the ranks over which most of the gradients of these parameters were summed; [] for none."""
         summed = self._of(items)

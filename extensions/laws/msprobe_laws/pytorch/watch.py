@@ -31,7 +31,7 @@ from msprobe_laws.observation import Array, UpdatedParameter
 from msprobe_laws.optimizers import OpenStep, Optimizers, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import formula_of, precision_of
 from msprobe_laws.pytorch.models import is_away, parameters_of
-from msprobe_laws.pytorch.ranks import SummedGradients, world_size
+from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.reading import Reader
 from msprobe_laws.pytorch.signals import TorchSignals
 from msprobe_laws.session import LawSession
@@ -67,7 +67,7 @@ class TorchOptimizerLaws(Optimizers):
         self._open: dict[int, _OpenStep] = {}
         self._handles: list[Any] = []
         self._names = ParameterNames()
-        self._reduced = SummedGradients(guard)
+        self._reduced = signals.reduced
         #: Hooks of ours on optimizers that have hooks of the script, by the optimizer's id.
         self._innermost: dict[int, tuple[Any, Any]] = {}
 
