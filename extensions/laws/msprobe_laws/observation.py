@@ -149,7 +149,7 @@ class Clipping:
         reported: the norm that the function returns; None for none.
         max_norm: the limit.
         size: number of elements.
-        dtype: of the gradients, the coarsest.
+        unit: unit roundoff of the coarsest dtype of the gradients.
         scale: factor of a loss scaler that the gradients still hold; 1.0 for none.
         source: line of the script.
         unknown: why nothing can be compared; "" where it can.
@@ -162,7 +162,7 @@ class Clipping:
     reported: float | None
     max_norm: float
     size: int
-    dtype: str
+    unit: float
     scale: float = 1.0
     source: str = ""
     unknown: str = ""

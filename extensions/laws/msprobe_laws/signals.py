@@ -12,7 +12,7 @@ import numpy as np
 from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
-from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 from pytest_msprobe.numerics.expected import Roundoffs
 
 
@@ -36,7 +36,7 @@ class ClipNorm(Law[Clipping]):
         findings: list[Violation] = []
         if clipping.unknown or clipping.norm_before is None or not math.isfinite(clipping.norm_before):
             return Unchecked(clipping.unknown or "the norm of the gradients is not finite")
-        relative = Roundoffs.CLIP_NORM * unit_roundoff(clipping.dtype)
+        relative = Roundoffs.CLIP_NORM * clipping.unit
         relative += Roundoffs.SQUARES * math.sqrt(max(clipping.size, 1)) * FLOAT32_ROUNDOFF
         before = whole = clipping.norm_before
         if clipping.has_other_ranks and clipping.reported is not None and clipping.reported > (1 + relative) * before:

@@ -17,7 +17,7 @@ from torch import nn
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Violation, few_digits
-from msprobe_laws.observation import Clipping
+from msprobe_laws.observation import Clipping, coarsest_roundoff
 from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.ranks import SummedGradients
 from msprobe_laws.pytorch.scaling import LossScaling
@@ -26,7 +26,6 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
-from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 #: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
 _Before = tuple[list[Any], list[Any], float | None, str, bool]
@@ -235,7 +234,6 @@ class ClippingSignals:
         limit = float(bound.arguments.get("max_norm", math.inf))
         names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
         scale = 1.0 if self._scaling.is_unscaled() else self._scaling.scale()
-        dtypes = [dtype_of(item.grad) for item in parameters]
         paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
         if norm and limit < math.inf:
             earlier = [entry for entry in self._left if entry.names == paths and entry.is_written()]
@@ -263,7 +261,7 @@ class ClippingSignals:
                 float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
                 limit,
                 sum(item.numel() for item in parameters),
-                max(dtypes, key=unit_roundoff),
+                coarsest_roundoff(dtype_of(item.grad) for item in parameters),
                 scale,
                 source_of(frame),
                 unknown,

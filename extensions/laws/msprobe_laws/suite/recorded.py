@@ -14,9 +14,8 @@ import numpy as np
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.values import PlainValue
-from msprobe_laws.observation import Array, Clipping, Content, TensorPlace, Update, UpdatedParameter
+from msprobe_laws.observation import Array, Clipping, Content, TensorPlace, Update, UpdatedParameter, coarsest_roundoff
 from msprobe_laws.suite.steps import NotRecordedError
-from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 #: Elements of a tensor that are looked at, and those of one that is small enough to be looked at as a whole.
 _SAMPLE, _WHOLE = 4096, 1 << 16
@@ -137,7 +136,7 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         norm,
         _number(values.get("input.max_norm"), float("inf")),
         size,
-        max(map(dtype_of, gradients), key=unit_roundoff),
+        coarsest_roundoff(map(dtype_of, gradients)),
         source="" if frame is None else str(frame),
         unknown=unknown or ("" if norm is not None else "the norm is not recorded"),
         has_other_ranks=isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1,

@@ -7,6 +7,7 @@ import pytest
 from msprobe_laws.law import Unchecked
 from msprobe_laws.observation import Clipping
 from msprobe_laws.signals import ClipNorm
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from msprobe_laws.signals import ClipNorm
 def test_a_norm_of_all_ranks_is_at_least_that_of_one(
     reported: float, left: float | None, has_other_ranks: bool, says: str
 ) -> None:
-    clipping = Clipping(["w"], 2.0, left, reported, 1.0, 100, "float32", has_other_ranks=has_other_ranks)
+    clipping = Clipping(["w"], 2.0, left, reported, 1.0, 100, FLOAT32_ROUNDOFF, has_other_ranks=has_other_ranks)
     result = ClipNorm().check(clipping)
     messages = ["unchecked"] if isinstance(result, Unchecked) else [finding.message for finding in result]
     assert (messages or ["holds"]) == [says]
