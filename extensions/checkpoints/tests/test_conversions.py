@@ -329,10 +329,7 @@ RIGHT: dict[str, Callable[[], Sides]] = {
     "tensor parallel, norms that are all one": lambda: (tensor_parallel(megatron(ONES)), ONES),
     "another number of ranks": lambda: (tensor_parallel(megatron(M)), megatron(M)),
     "stages with their own numbers": lambda: (stages(renamed(M, *META)), M),
-    "a padded vocabulary": lambda: (
-        padded(megatron(M), "embedding.word_embeddings.weight", "output_layer.weight"),
-        M,
-    ),
+    "a padded vocabulary": lambda: (padded(megatron(M), "embedding.word_embeddings.weight", "output_layer.weight"), M),
     "a padded vocabulary in ranks": lambda: (
         tensor_parallel(padded(megatron(M), "embedding.word_embeddings.weight", "output_layer.weight")),
         M,
@@ -453,10 +450,7 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
         lambda: (quantized(M) | {f"{O1}_scale": quantized(M)[f"{O1}_scale"].flip(0)}, M),
         "1",
     ),
-    "an infinite element": (
-        lambda: ({k: tensor.half() for k, tensor in LARGE.items()}, LARGE),
-        "1",
-    ),
+    "an infinite element": (lambda: ({k: tensor.half() for k, tensor in LARGE.items()}, LARGE), "1"),
     "a kernel as it was": (
         lambda: (permuted(kernels(), 0, 2, 3, 1) | dict(list(kernels().items())[:1]), kernels()),
         "layer 0: conv is not transposed, the others are transposed to dimensions 0, 3, 1, 2",

@@ -20,6 +20,7 @@ from msprobe_laws.pytorch.models import TorchRunning, is_away, parameters_of
 from msprobe_laws.pytorch.ranks import SummedGradients
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, is_zero, version_of
+from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -90,7 +91,7 @@ class Backward:
         self._passes += 1
         self._scaling.backward_begins(roots)
         self._dividing.backward_begins(roots)
-        if not kwargs.get("inputs", args[4] if len(args) > 4 else ()):
+        if not argument(args, kwargs, 4, "inputs", ()):
             self._loss_once(roots)
         for key, used in list(self._used.items()):
             item = used.parameter()

@@ -22,6 +22,7 @@ from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.ranks import SummedGradients
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
+from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -162,7 +163,7 @@ class ClippingSignals:
         def clip(*args: Any, **kwargs: Any) -> Any:
             if is_away(self._guard) or self._clips:
                 return original(*args, **kwargs)
-            parameters = args[0] if args else kwargs.get("parameters")
+            parameters = argument(args, kwargs, 0, "parameters")
             if isinstance(parameters, Iterator):  # it can be looked through once
                 parameters = list(parameters)
                 args, kwargs = (

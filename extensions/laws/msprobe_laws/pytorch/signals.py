@@ -35,7 +35,7 @@ from msprobe_laws.pytorch.ranks import SummedGradients, world_size
 from msprobe_laws.pytorch.resume import ResumeLaw
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.schedules import Schedules
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
 
@@ -114,7 +114,7 @@ class TorchSignals:
             self._session.say(name, "model", reason)
 
     def _note_freezing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if type(args[0]) is nn.Parameter and not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True)):
+        if type(args[0]) is nn.Parameter and not argument(args, kwargs, 1, "requires_grad", True):
             self._meant_frozen[args[0]] = True
 
     # Steps
