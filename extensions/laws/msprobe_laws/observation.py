@@ -137,6 +137,11 @@ class Update:
     is_own: bool = False
     hyper_precision: float = 2.0**-53
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all parameters."""
+        return [item.name for item in self.parameters]
+
 
 @dataclass(frozen=True, slots=True)
 class Clipping:

@@ -82,9 +82,14 @@ class Clipped:
         """Return whether an optimizer of these parameters is to use it."""
         return any(id(reference()) in parameters for reference, _, _ in self.gradients)
 
+    @property
+    def held(self) -> list[tuple[Any, int, int]]:
+        """The parameters that there still are, with address and version of the gradient that each had."""
+        return [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
+
     def is_written(self) -> bool:
         """Return whether gradients were written since, and are there."""
-        held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
+        held = self.held
         if any(item.grad is None for item, *_ in held):
             return False
         return any(address_of(item.grad) == place and item.grad._version > version for item, place, version in held)
@@ -93,7 +98,7 @@ class Clipped:
         """Return what was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
         if not self.is_written():
             return ""
-        norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
+        norm, _ = norm_of([item.grad for item, *_ in self.held])
         if norm is None or not norm > 1.01 * self.limit:
             return ""
         return (
@@ -227,12 +232,11 @@ class ClippingSignals:
         reported = result if total_norm is None else total_norm
         if isinstance(reported, torch.Tensor):
             reported = getattr(reported, "_local_tensor", reported)
-        after = None
+        after, limit = None, float(bound.arguments.get("max_norm", math.inf))
         self._clippings += 1
         is_turn = self._clippings <= _CLIPPINGS or self._clippings % 16 == 0
-        if is_turn and norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
-            after = norm_of([item.grad for item in parameters])[0]
-        limit = float(bound.arguments.get("max_norm", math.inf))
+        if is_turn and norm is not None and norm > limit:
+            after, _ = norm_of([item.grad for item in parameters])
         names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
         scale = 1.0 if self._scaling.is_unscaled() else self._scaling.scale()
         paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
@@ -254,18 +258,9 @@ class ClippingSignals:
             if message:
                 finding = Violation.of(CLIP_NORM, paths, message)
                 self._session.say(CLIP_NORM, "clipping", [finding], source=source_of(frame))
+        reported = float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None
+        size, unit = sum(map(torch.numel, parameters)), coarsest_roundoff(dtype_of(item.grad) for item in parameters)
+        has_others, source = not self._summed.are_whole(parameters), source_of(frame)
         self._session.clipping(
-            Clipping(
-                paths,
-                norm,
-                after,
-                float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
-                limit,
-                sum(item.numel() for item in parameters),
-                coarsest_roundoff(dtype_of(item.grad) for item in parameters),
-                scale,
-                source_of(frame),
-                unknown,
-                not self._summed.are_whole(parameters),
-            )
+            Clipping(paths, norm, after, reported, limit, size, unit, scale, source, unknown, has_others)
         )

@@ -69,18 +69,11 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
         group = owners[at] if at < len(owners) else 0
         dtype, is_term = dtype_of(item.gradient), _is_spread(item.gradient, "P")
         updated.append(UpdatedParameter(name, group, before, after, gradient, dtype, is_trained, is_term=is_term))
-    frame = dump.stacks.user_frame(record)
-    return Update(
-        record.split(".")[1],
-        str(law.get("formula") or ""),
-        groups,
-        updated,
-        number,
-        "" if frame is None else str(frame),
-        str(law.get("unknown") or ""),
-        law.get("is_own") is True,
-        float(law.get("precision") or 2.0**-24),
-    )
+    optimizer, source = record.split(".")[1], str(dump.stacks.user_frame(record) or "")
+    formula, unknown = (str(law.get(key) or "") for key in ("formula", "unknown"))
+    precision = float(law.get("precision") or 2.0**-24)
+    is_own = law.get("is_own") is True
+    return Update(optimizer, formula, groups, updated, number, source, unknown, is_own, precision)
 
 
 def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
@@ -128,7 +121,6 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         norm = float(dump.tensors.load(reported.tensor, reported.place).reshape(-1)[0])
     elif reported is not None:
         norm = _number(reported, None)
-    frame = dump.stacks.user_frame(record)
     return Clipping(
         [leaf.path.removeprefix("input.gradients.") for leaf in gradients],
         total**0.5,
@@ -137,7 +129,7 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         _number(values.get("input.max_norm"), float("inf")),
         size,
         coarsest_roundoff(map(dtype_of, gradients)),
-        source="" if frame is None else str(frame),
+        source=str(dump.stacks.user_frame(record) or ""),
         unknown=unknown or ("" if norm is not None else "the norm is not recorded"),
         has_other_ranks=isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1,
     )
