@@ -56,15 +56,15 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
     owners = [index for index, count in enumerate(counts) for _ in range(count)]
     updated = []
     for at, (name, item) in enumerate(parameters.items()):
-        shape = item.before.shape if item.before is not None else ()
+        shape = getattr(item.before, "shape", ())
         index = _positions(name, math.prod(shape))
         before = _content(dump, item.before, item.states_before, index, shape)
         after = _content(dump, item.after or item.before, item.states_after, index, shape)
         if item.after is None or before.values.size != after.values.size:
             before.values = after.values = _NOTHING
-        gradient = _NOTHING if item.gradient is not None else None
-        if (array := _read(dump, item.gradient, index, shape)) is not None:
-            gradient = array
+        gradient = _read(dump, item.gradient, index, shape)
+        if gradient is None and item.gradient is not None:
+            gradient = _NOTHING
         is_trained = item.before is None or item.before.requires_grad != "False"
         group = owners[at] if at < len(owners) else 0
         dtype, is_term = dtype_of(item.gradient), _is_spread(item.gradient, "P")
@@ -84,7 +84,7 @@ def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
     """
     is_zero = {}
     for name, item in _tensors_of(flatten(dump.record(record)), {}).items():
-        gradient = item.gradient.tensor if item.gradient is not None else None
+        gradient = getattr(item.gradient, "tensor", None)
         is_frozen = item.before is not None and item.before.requires_grad == "False"
         # Of a gradient that is spread over ranks, other elements are elsewhere.
         if gradient is not None and not is_frozen and gradient.spread is None and gradient.maximum is not None:
@@ -121,22 +121,17 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         norm = float(dump.tensors.load(reported.tensor, reported.place).reshape(-1)[0])
     elif reported is not None:
         norm = _number(reported, None)
-    return Clipping(
-        [leaf.path.removeprefix("input.gradients.") for leaf in gradients],
-        total**0.5,
-        None,
-        norm,
-        _number(values.get("input.max_norm"), float("inf")),
-        size,
-        coarsest_roundoff(map(dtype_of, gradients)),
-        source=str(dump.stacks.user_frame(record) or ""),
-        unknown=unknown or ("" if norm is not None else "the norm is not recorded"),
-        has_other_ranks=isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1,
-    )
+    if norm is None:
+        unknown = unknown or "the norm is not recorded"
+    names = [leaf.path.removeprefix("input.gradients.") for leaf in gradients]
+    limit, unit = _number(values.get("input.max_norm"), float("inf")), coarsest_roundoff(map(dtype_of, gradients))
+    has_others = isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1
+    source = str(dump.stacks.user_frame(record) or "")
+    return Clipping(names, total**0.5, None, norm, limit, size, unit, 1.0, source, unknown, has_others)
 
 
 def _number(leaf: Leaf | None, otherwise: Any) -> Any:
-    value = getattr(leaf.value, "value", None) if leaf is not None else None
+    value = getattr(getattr(leaf, "value", None), "value", None)
     return float(value) if isinstance(value, (int, float)) else otherwise
 
 
@@ -168,7 +163,7 @@ def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Te
 def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: Any, shape: tuple[int, ...]) -> Content:
     """Return what a parameter and its states hold, of the elements at `index`."""
     values = _read(dump, leaf, index, shape)
-    place = TensorPlace(0, dtype_of(leaf), "", () if leaf is None else leaf.shape, _is_spread(leaf, "S"))
+    place = TensorPlace(0, dtype_of(leaf), "", getattr(leaf, "shape", ()), _is_spread(leaf, "S"))
     content = Content(_NOTHING if values is None else values, place)
     for key, state in states.items():
         number = _number(state, None) if state.tensor is None else None
@@ -212,13 +207,13 @@ def _positions(name: str, size: int) -> Any:
 
 def dtype_of(leaf: Leaf | None) -> str:
     """`float32`; "" for what is no tensor."""
-    tensor = leaf.tensor if leaf is not None else None
-    return "" if tensor is None or tensor.dtype is None else tensor.dtype.name.lower().rpartition(".")[2]
+    dtype = getattr(getattr(leaf, "tensor", None), "dtype", None)
+    return "" if dtype is None else dtype.name.lower().rpartition(".")[2]
 
 
 def _is_spread(leaf: Leaf | None, placement: str) -> bool:
     """Return whether a DTensor has a placement over ranks that begins so: `S` of shards, `P` of terms of a sum."""
-    spread = leaf.tensor.spread if leaf is not None and leaf.tensor is not None else None
+    spread = getattr(getattr(leaf, "tensor", None), "spread", None)
     return spread is not None and any(text.startswith(placement) for text in spread.placements)
 
 
