@@ -29,7 +29,7 @@ def check_replaceable(path: Path) -> None:
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             beginning = file.read(len(_BEGINNING))
-        if not _BEGINNING.startswith(beginning):  # a run that is killed may leave less than the beginning
+        if not _BEGINNING.startswith(beginning):  # a run that is killed may leave less
             raise FileExistsError(f"{path} holds something else than findings, and is not replaced")
 
 

@@ -85,7 +85,7 @@ class Inputs:
         return Rounded(np.zeros_like(like.value), 0.0, unit=like.unit, tiny=like.tiny)
 
     def moment(self, name: str, share: Rounded, value: Rounded) -> Rounded:
-        """Return a moving average: a share of the state before the step, and the rest of `value`."""
+        """Return a moving average: a share of the state before, and the rest of `value`."""
         return share * self.state(name) + (1 - share) * value
 
     def decayed(self, *, decoupled: bool = False) -> tuple[Rounded, Rounded]:
@@ -177,8 +177,8 @@ def _adamw(x: Inputs) -> Outputs:
 
 def _nadam(x: Inputs) -> Outputs:
     """Dozat, Incorporating Nesterov momentum into Adam."""
-    (p, g), lr, eps = x.decayed(decoupled=x.flag("decoupled_weight_decay")), x.number("lr"), x.number("eps", 1e-8)
-    beta1, beta2 = x.pair("betas")
+    p, g = x.decayed(decoupled=x.flag("decoupled_weight_decay"))
+    (beta1, beta2), lr, eps = x.pair("betas"), x.number("lr"), x.number("eps", 1e-8)
     speed = float(x.setting("momentum_decay", 4e-3))
     now = beta1 * (1 - 0.5 * 0.96 ** (x.step * speed))
     then = beta1 * (1 - 0.5 * 0.96 ** ((x.step + 1) * speed))
@@ -191,8 +191,8 @@ def _nadam(x: Inputs) -> Outputs:
 
 def _radam(x: Inputs) -> Outputs:
     """Liu et al., arXiv:1908.03265."""
-    (p, g), lr, eps = x.decayed(decoupled=x.flag("decoupled_weight_decay")), x.number("lr"), x.number("eps", 1e-8)
-    beta1, beta2 = x.pair("betas")
+    p, g = x.decayed(decoupled=x.flag("decoupled_weight_decay"))
+    (beta1, beta2), lr, eps = x.pair("betas"), x.number("lr"), x.number("eps", 1e-8)
     first, second = x.moment("exp_avg", beta1, g), x.moment("exp_avg_sq", beta2, g * g)
     corrected = first / (1 - beta1.power(x.step))
     power = beta2.power(x.step)

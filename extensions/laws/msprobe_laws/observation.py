@@ -138,6 +138,11 @@ class Update:
     hyper_precision: float = 2.0**-53
 
     @property
+    def has_gradients(self) -> bool:
+        """Whether any parameter has a gradient."""
+        return any(item.gradient is not None for item in self.parameters)
+
+    @property
     def names(self) -> list[str]:
         """The names of all parameters."""
         return [item.name for item in self.parameters]
@@ -158,7 +163,7 @@ class Clipping:
         scale: factor of a loss scaler that the gradients still hold; 1.0 for none.
         source: line of the script.
         unknown: why nothing can be compared; "" where it can.
-        has_other_ranks: whether other ranks train, so that the reported norm may be that of their gradients, too.
+        has_other_ranks: whether the reported norm may be that of gradients on other ranks, too.
     """
 
     names: Sequence[str]

@@ -39,8 +39,9 @@ class ClipNorm(Law[Clipping]):
         relative = Roundoffs.CLIP_NORM * clipping.unit
         relative += Roundoffs.SQUARES * math.sqrt(max(clipping.size, 1)) * FLOAT32_ROUNDOFF
         before = whole = clipping.norm_before
-        if clipping.has_other_ranks and clipping.reported is not None and clipping.reported > (1 + relative) * before:
-            whole = clipping.reported  # where parameters are spread over ranks, as in tensor parallelism
+        is_larger = clipping.reported is not None and clipping.reported > (1 + relative) * before
+        if clipping.has_other_ranks and clipping.reported is not None and is_larger:
+            whole = clipping.reported  # of parameters that are spread over ranks
             if clipping.norm_after is None:
                 return Unchecked("the norm is that of gradients on all ranks, and this one has a part of them")
         elif clipping.reported is not None:

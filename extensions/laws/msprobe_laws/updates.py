@@ -115,7 +115,7 @@ def _explained(computed: FormulaCheck, item: Deviation) -> _Otherwise:
 
 
 def _why_none(computed: FormulaCheck) -> str:
-    if not any(item.gradient is not None for item in computed.update.parameters):
+    if not computed.update.has_gradients:
         return "no parameter has a gradient"
     kept = {name for item in computed.update.parameters for name in item.after.states}
     if computed.formula is not None and computed.update.is_own and kept.isdisjoint(computed.formula.states):
@@ -307,11 +307,11 @@ class SomethingUpdated(Law[Update]):
         ]
         if broken:
             return [Violation.of(self.name, broken, "the step makes it NaN or Inf")]
-        if any(item.gradient is not None for item in update.parameters):
+        if update.has_gradients:
             return []
         message = (
-            f"none of the {len(update.parameters)} parameters of {update.optimizer} has a gradient: the step updates "
-            "nothing (does it hold the parameters that the model uses?)"
+            f"none of the {len(update.parameters)} parameters of {update.optimizer} has a gradient: the "
+            "step updates nothing (does it hold the parameters that the model uses?)"
         )
         return [Violation.of(self.name, update.names, message)]
 

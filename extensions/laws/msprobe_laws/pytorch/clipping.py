@@ -84,7 +84,7 @@ class Clipped:
 
     @property
     def held(self) -> list[tuple[Any, int, int]]:
-        """The parameters that there still are, with address and version of the gradient that each had."""
+        """The parameters that are left, with address and version of their gradients then."""
         return [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
 
     def is_written(self) -> bool:
@@ -259,7 +259,8 @@ class ClippingSignals:
                 finding = Violation.of(CLIP_NORM, paths, message)
                 self._session.say(CLIP_NORM, "clipping", [finding], source=source_of(frame))
         reported = float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None
-        size, unit = sum(map(torch.numel, parameters)), coarsest_roundoff(dtype_of(item.grad) for item in parameters)
+        size = sum(map(torch.numel, parameters))
+        unit = coarsest_roundoff(dtype_of(item.grad) for item in parameters)
         has_others, source = not self._summed.are_whole(parameters), source_of(frame)
         self._session.clipping(
             Clipping(paths, norm, after, reported, limit, size, unit, scale, source, unknown, has_others)

@@ -56,9 +56,9 @@ class SummedGradients:
         return []
 
     def are_whole(self, items: Sequence[Any]) -> bool:
-        """Return whether each rank of the training has the gradients of these parameters whole, as replicas have."""
+        """Return whether each rank has the gradients of these parameters whole, as replicas have."""
         world, summed = world_size(), self._of(items)
-        is_summed = len(summed) == len(items) and all(len(ranks) == world for ranks in summed.values())
+        is_summed = len(summed) == len(items) and set(map(len, summed.values())) == {world}
         return world == 1 or is_summed or len(self.replicas_of(items)) == world
 
     def ranks_of(self, items: Sequence[Any]) -> list[int]:

@@ -124,7 +124,8 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
     if norm is None:
         unknown = unknown or "the norm is not recorded"
     names = [leaf.path.removeprefix("input.gradients.") for leaf in gradients]
-    limit, unit = _number(values.get("input.max_norm"), float("inf")), coarsest_roundoff(map(dtype_of, gradients))
+    limit = _number(values.get("input.max_norm"), float("inf"))
+    unit = coarsest_roundoff(map(dtype_of, gradients))
     has_others = isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1
     source = str(dump.stacks.user_frame(record) or "")
     return Clipping(names, total**0.5, None, norm, limit, size, unit, 1.0, source, unknown, has_others)
@@ -212,7 +213,7 @@ def dtype_of(leaf: Leaf | None) -> str:
 
 
 def _is_spread(leaf: Leaf | None, placement: str) -> bool:
-    """Return whether a DTensor has a placement over ranks that begins so: `S` of shards, `P` of terms of a sum."""
+    """Return whether a DTensor has a placement that begins so: `S` of shards, `P` of terms."""
     spread = getattr(getattr(leaf, "tensor", None), "spread", None)
     return spread is not None and any(text.startswith(placement) for text in spread.placements)
 
