@@ -26,8 +26,11 @@ def check_replaceable(path: Path) -> None:
         FileExistsError: the file at `path` is no SARIF of this form.
         OSError: it cannot be read.
     """
-    if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(_BEGINNING):
-        raise FileExistsError(f"{path} holds something else than findings, and is not replaced")
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            beginning = file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(beginning):  # a run that is killed may leave less
+            raise FileExistsError(f"{path} holds something else than findings, and is not replaced")
 
 
 def write_answer(path: Path, answer: Answer) -> None:
@@ -47,10 +50,11 @@ def to_sarif(answer: Answer) -> dict[str, Any]:
         "rules": [{"id": _rule(answer, kind), "name": kind} for kind in kinds],
     }
     notes = [{"level": "note", "message": {"text": gap.text}} for gap in answer.open]
+    is_judged = answer.outcome != "nothing judged"
     run = {
         "tool": {"driver": driver},
         "results": [_result(answer, finding) for finding in answer.findings],
-        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notes}],
+        "invocations": [{"executionSuccessful": is_judged, "toolExecutionNotifications": notes}],
         "properties": {"outcome": answer.outcome, "headline": answer.headline},
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}

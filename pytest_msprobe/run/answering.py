@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from msgspec import structs
@@ -14,7 +16,6 @@ from msprobe_collector.dump_format.manifest import StepError
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RowFacts, RunRows, file, with_findings, with_open
 from pytest_msprobe.answers.about import about_of
-from pytest_msprobe.answers.file import write_answer
 from pytest_msprobe.reports import sarif
 from pytest_msprobe.run.settings import ENDED, Settings
 from pytest_msprobe.run.unjudged import Unjudged
@@ -27,23 +28,28 @@ _SIDES = ("gradients", "golden", "logical", "exact")
 #: Options of pytest with which only a part of the items runs, by their names in its configuration.
 _SELECTING = {"keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf"}
 
+#: The files of an answer: option that names it, title and form.
+_FORMS = (("diagnosis", "answer", file), ("sarif", "SARIF", sarif))
+
 
 def write_refusal(config: pytest.Config, reason: str) -> None:
-    """Write the answer of a run that cannot begin, or has not ended, where one was asked for.
+    """Write the answer of a run that cannot begin, or has not ended, into the files that the command line names.
 
     A run that is killed leaves it, and no answer of an earlier run.
     """
-    name = config.getoption("msprobe_diagnosis", None)
-    if not name or hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
         return
-    path = Path(os.path.abspath(config.invocation_params.dir / name))
     suite = str(config.getoption("msprobe_suite") or "auto")
+    for option, _, form in _FORMS:
+        if name := config.getoption(f"msprobe_{option}", None):
+            _write_unjudged(Path(os.path.abspath(config.invocation_params.dir / name)), form, suite, reason)
+
+
+def _write_unjudged(path: Path, form: ModuleType, suite: str, reason: str) -> None:
     first = reason.splitlines()[0] if reason else "the run could not begin"
     answer = Answer(suite=suite, outcome="nothing judged", open=(Gap(kind="refused", reason=first),))
-    try:
-        write_answer(path, answer)
-    except OSError:
-        return  # the reason is on the terminal, and is what must be mended first
+    with suppress(OSError):  # the reason is on the terminal, and is what must be mended first
+        form.write_answer(path, answer)
 
 
 class RunAnswering:
@@ -60,10 +66,10 @@ class RunAnswering:
         Raises:
             pytest.UsageError: another file stands where the answer is to be written.
         """
-        wanted = (("diagnosis", "answer", settings.diagnosis, file), ("sarif", "SARIF", settings.sarif, sarif))
-        self.files = {
-            f"--msprobe-{option}={path}": (name, path, form) for option, name, path, form in wanted if path is not None
-        }
+        self.files: dict[str, tuple[str, Path, ModuleType]] = {}
+        for option, title, form in _FORMS:
+            if (path := getattr(settings, option)) is not None:
+                self.files[f"--msprobe-{option}={path}"] = title, path, form
         self._config = config
         self._shard = settings.shard
         self._is_strict = settings.is_strict
@@ -91,6 +97,12 @@ class RunAnswering:
                 form.check_replaceable(path)
             except OSError as error:
                 raise pytest.UsageError(f"{option}: {error.strerror or error}") from None
+        self.refuse("the run has not ended")
+
+    def refuse(self, reason: str) -> None:
+        """Write that nothing is judged, for this reason, into all of `files`."""
+        for _, path, form in self.files.values():
+            _write_unjudged(path, form, self.rows.facts.suite, reason)
 
     def add_unread(self, path: str, reason: str) -> None:
         """Take a file or folder that could not be collected."""

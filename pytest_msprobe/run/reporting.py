@@ -20,7 +20,7 @@ from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.run.answering import RunAnswering, write_refusal
+from pytest_msprobe.run.answering import RunAnswering
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.causes import outcomes_of, settle
 from pytest_msprobe.run.run import names_of
@@ -507,7 +507,7 @@ class ReportPlugin:
     def _answered(self, session: pytest.Session) -> Answer | None:
         """Say in one value what the run amounts to; None of a run that only collects."""
         if self._config.option.collectonly:
-            write_refusal(self._config, "--collect-only judges nothing")
+            self.answering.refuse("--collect-only judges nothing")
             return None
         return self.answering.complete(
             self.report,

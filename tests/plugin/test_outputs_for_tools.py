@@ -67,6 +67,30 @@ def test_another_file_is_not_replaced(pytester: pytest.Pytester) -> None:
     assert (pytester.path / "mine.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_run_that_is_refused_or_killed_leaves_no_findings_of_an_earlier_one(
+    pytester: pytest.Pytester, is_killed: bool
+) -> None:
+    step(pytester.path / "a", fault=1.02)
+    step(pytester.path / "b")
+    file = pytester.path / "findings.sarif"
+    pair = ("--msprobe-dump=a", "--msprobe-golden=b")
+    pytester.runpytest_inprocess(*pair, f"--msprobe-sarif={file.name}")
+    assert json.loads(file.read_text())["runs"][0]["results"]
+    if is_killed:  # the file is named where no command line says it
+        pytester.makeini(f"[pytest]\nmsprobe_sarif={file.name}")
+        pytester.makeconftest("import os\ndef pytest_collection(): os._exit(9)")
+        assert pytester.runpytest_subprocess(*pair).ret == 9
+    else:
+        run = pytester.runpytest_inprocess("--msprobe-dump=nowhere", f"--msprobe-sarif={file.name}")
+        assert run.ret == pytest.ExitCode.USAGE_ERROR
+    log = json.loads(file.read_text())["runs"][0]
+    assert (log["results"], log["properties"]["outcome"]) == ([], "nothing judged")
+    (invocation,) = log["invocations"]
+    assert not invocation["executionSuccessful"]
+    assert invocation["toolExecutionNotifications"][0]["message"]["text"]
+
+
 class Writer:
     """Stands for the writer of PyTorch, which needs tensorboard."""
 

@@ -374,7 +374,7 @@ def test_what_is_not_finite_obeys_no_law(pytester: pytest.Pytester) -> None:
     row = table(pytester.path)["Optimizer.SGD.0.forward", "input.gradients.norm.weight"]
     assert (row["state"], row["message"]) == (
         "unjudged",
-        "copies of its parameter hold what is not finite, or no numbers",
+        "whether copies of its parameter agree is not known: they are only near, not finite, or no numbers",
     )
 
 

@@ -7,10 +7,11 @@ part that begins behind it. Distances are Euclidean, relative to the larger norm
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations, product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -128,6 +129,19 @@ class TensorLayout:
             shapes = f"shapes {self.left.shape} and {self.right.shape}"
         match = "" if len(self.target) + len(self.golden) > 2 else _MATCHES.get(self.match, self.match)
         return ", ".join(filter(None, (way, shapes, match)))
+
+    @classmethod
+    def of_side(
+        cls, side: int, name: str, whole: Tensor, names: tuple[str, ...], joined: Tensor, *more: Any
+    ) -> TensorLayout:
+        """Return that of a tensor of one side, and of the parts on the other that are joined to it."""
+        if side:
+            return cls(names, (name,), joined, whole, *more)
+        return cls((name,), names, whole, joined, *more)
+
+    def with_names(self, side: int, names: tuple[str, ...], **more: Any) -> TensorLayout:
+        """Return it with other names on one side."""
+        return replace(self, golden=names, **more) if side else replace(self, target=names, **more)
 
     def names(self, side: int) -> tuple[str, ...]:
         """The names of side 0, the target, or 1, the golden one."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
@@ -116,10 +115,9 @@ class Pairing:
                 fitting = find_parts(name, wholes.tensors[name], parts)
                 if fitting is not None:
                     names, way, whole, joined, is_open = fitting
-                    pairs = (((name,), whole), (names, joined))
-                    (target, ours), (golden, theirs) = pairs if side == 0 else pairs[::-1]
-                    match = self.named.get((target[0], golden[0]), "content") if len(names) == 1 else _SEVERAL
-                    self._add(TensorLayout(target, golden, ours, theirs, way, match, is_open))
+                    pair = (names[0], name) if side else (name, names[0])
+                    match = self.named.get(pair, "content") if len(names) == 1 else _SEVERAL
+                    self._add(TensorLayout.of_side(side, name, whole, names, joined, way, match, is_open))
 
     def _virtual(self, side: int) -> dict[str, tuple[str, ...]]:
         """Put tensors in the pool that are parts of one, or made of several; by name, which they stand for."""
@@ -167,7 +165,7 @@ class Pairing:
             tensors.pop(name, None)
         for index, layout in enumerate(self.layouts):
             names = tuple(chain.from_iterable(_stands_for(name, virtual) for name in layout.names(side)))
-            self.layouts[index] = replace(layout, golden=names) if side else replace(layout, target=names)
+            self.layouts[index] = layout.with_names(side, names)
 
     def _by_siblings(self) -> None:
         """Pairs that nothing but the names of their siblings tells: constants, and what differs everywhere."""
@@ -186,9 +184,8 @@ class Pairing:
         joined = way.joined(parts, view.shape)
         if joined is None:
             return None
-        pairs = (((name,), view), (names, joined))
-        (target, ours), (golden, theirs) = pairs if side == 0 else pairs[::-1]
-        return TensorLayout(target, golden, ours, theirs, way, _SEVERAL if len(names) > 1 else "siblings", is_open=True)
+        match = _SEVERAL if len(names) > 1 else "siblings"
+        return TensorLayout.of_side(side, name, view, names, joined, way, match, True)
 
     def _constants(self) -> None:
         """What is left and constant, such as weights of norms that are all one, in the order of its names."""
@@ -255,10 +252,8 @@ class Pairing:
                     _, layout = min(alike, key=lambda pair: pair[0])
                     of_copy = (layout.left, layout.right)[side]
                     view = layout.way.view(tensor) if isinstance(of_copy, Transposed) else tensor
-                    changes: dict[str, Any] = {"golden": (name,), "right": view}
-                    if not side:
-                        changes = {"target": (name,), "left": view}
-                    self._add(replace(layout, match="copies of ranks", is_open=True, **changes))
+                    held = {("left", "right")[side]: view}
+                    self._add(layout.with_names(side, (name,), match="copies of ranks", is_open=True, **held))
 
     def _add_states(self) -> None:
         """What an optimizer holds of each parameter, in the layout of the parameter."""

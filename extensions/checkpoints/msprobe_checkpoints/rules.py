@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, combinations
+from itertools import chain, combinations, compress, repeat
+from operator import itemgetter
 
 from msprobe_checkpoints.files import Contents
 from msprobe_checkpoints.layouts import TensorLayout, Way, orders
@@ -56,7 +57,7 @@ class _Side:
     def chunk_first(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """Numbers in the order in which they count: chunks of a virtual pipeline go round its ranks."""
         is_rank = [not words.endswith("model") for words in self.words[0].split("\0")]
-        return tuple(number for _, number in sorted(zip(is_rank, numbers), key=lambda pair: pair[0]))
+        return tuple(map(itemgetter(1), sorted(zip(is_rank, numbers), key=itemgetter(0))))
 
     def named(self, numbers: Iterable[int]) -> tuple[str, ...]:
         """The names that it would have with other numbers in common."""
@@ -66,16 +67,11 @@ class _Side:
 
 
 def _side(names: tuple[str, ...]) -> _Side:
-    parts = [parted(name) for name in names]
-    numbers = [numbers_of_name for _, numbers_of_name in parts]
-    common = {place: several[0] for place, several in enumerate(zip(*numbers)) if len(set(several)) == 1}
-    inner = tuple(_without(numbers_of_name, common) for numbers_of_name in numbers)
-    words = tuple(dict.fromkeys(words for words, _ in parts))
-    return _Side(words, tuple(common.values()), inner)
-
-
-def _without(numbers: tuple[int, ...], places: Container[int]) -> tuple[int, ...]:
-    return tuple(number for place, number in enumerate(numbers) if place not in places)
+    words, numbers = zip(*map(parted, names))
+    is_common = [len(set(several)) == 1 for several in zip(*numbers)]
+    is_inner = [not common for common in is_common]
+    inner = tuple(tuple(compress(of_name, chain(is_inner, repeat(True)))) for of_name in numbers)
+    return _Side(tuple(dict.fromkeys(words)), tuple(compress(numbers[0], is_common)), inner)
 
 
 def _filled(words: str, numbers: tuple[int, ...]) -> str:
@@ -178,11 +174,8 @@ class Rules:
     def _rules_of(self, members: list[tuple[int, int]], side: int) -> Iterator[_Rule]:
         """The rules that members have in common with those behind them, or would have if numbers stayed as they are."""
         for first, (low, index) in enumerate(members):
-            words, numbers, way = (
-                self._sides[index][side].words,
-                self._sides[index][side].numbers,
-                self._layouts[index].way,
-            )
+            words, numbers = self._sides[index][side].words, self._sides[index][side].numbers
+            way = self._layouts[index].way
             for place, number in enumerate(numbers):
                 if number == low and len(members) > 1:
                     steps = tuple(Fraction(at == place) for at in range(len(numbers)))
@@ -201,9 +194,9 @@ class Rules:
     def _against(self, index: int, rule: _Rule, numbers: tuple[int, ...] | None, which: int) -> RuleMismatch | None:
         """What a pair does against a rule, if that side has what the rule would give."""
         layout, side = self._layouts[index], self._sides[index][which]
-        if numbers is None or (
-            not any(side.inner) and any((words, numbers) not in self._names[which] for words in rule.words)
-        ):
+        if numbers is None:
+            return None
+        if not any(side.inner) and not self._names[which].issuperset((words, numbers) for words in rule.words):
             return None
         expected = _Side(rule.words, numbers, side.inner).named(numbers)
         if side.words != rule.words:
@@ -271,7 +264,7 @@ class Rules:
         whole, parts = (layout.target, layout.golden)[:: 1 if len(layout.target) < len(layout.golden) else -1]
         for side, names in zip(self._sides[index], (layout.target, layout.golden)):
             if len(side.words) == 1 and list(side.inner) != sorted(side.inner):
-                return tuple(name for _, name in sorted(zip(side.inner, names)))
+                return tuple(map(itemgetter(1), sorted(zip(side.inner, names))))
         inner = self._sides[index][layout.golden is parts].inner
         for kind, order in _ORDERS.items():
             role_of = [roles(name).get(kind, "") for name in parts]
@@ -281,7 +274,7 @@ class Rules:
                 places = list(zip(ranks, inner, parts))
                 pairs = combinations(places, 2)
                 if any((a[1] == b[1] and a[0] > b[0]) or (a[0] == b[0] and a[1] > b[1]) for a, b in pairs):
-                    return tuple(name for *_, name in sorted(places))
+                    return tuple(map(itemgetter(2), sorted(places)))
         return parts
 
     def _is_other(self, layout: TensorLayout) -> bool:

@@ -177,10 +177,7 @@ NAMES: dict[str, tuple[list[str], list[str]]] = {
     "equal": (["a.weight", "b.bias"], ["a.weight", "b.bias"]),
     "wrapped": (["module.a.weight", "module._orig_mod.b.bias"], ["a.weight", "b.bias"]),
     "a prefix": (["model.a.0.weight", "model.a.1.weight"], ["a.0.weight", "a.1.weight"]),
-    "the model before the average of it": (
-        ["ema.a.weight", "model.a.weight"],
-        ["a.weight"],
-    ),
+    "the model before the average of it": (["ema.a.weight", "model.a.weight"], ["a.weight"]),
     "MindSpore": (
         ["norm.gamma", "norm.beta", "norm.moving_mean", "norm.moving_variance", "e.embedding_table"],
         ["norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "e.weight"],

@@ -74,6 +74,15 @@ def exchanged(state: State, *patterns: tuple[str, str]) -> State:
     return state
 
 
+def mapped(state: State, change: Callable[[Any], Any]) -> State:
+    return {name: change(tensor) for name, tensor in state.items()}
+
+
+def part(state: State, pattern: str) -> State:
+    """The tensors of which the names have a pattern."""
+    return {name: tensor for name, tensor in state.items() if re.search(pattern, name)}
+
+
 def changed(state: State, name: str, change: Callable[[Any], Any]) -> State:
     return state | {name: change(state[name]).contiguous()}
 
@@ -176,10 +185,8 @@ def conv1d(layers: int) -> State:
 
 
 def linear(state: State, *but: str) -> State:
-    return {
-        f"transformer.{name}": tensor if name.startswith(("wte", *but)) else tensor.t().contiguous()
-        for name, tensor in state.items()
-    }
+    turned = mapped(part(state, rf"^(?!{'|'.join(('wte', *but))})"), lambda tensor: tensor.t().contiguous())
+    return renamed(state | turned, ("^", "transformer."))
 
 
 def kernels() -> State:
@@ -190,7 +197,7 @@ def kernels() -> State:
 
 
 def permuted(state: State, *axes: int) -> State:
-    return {name: tensor.permute(axes).contiguous() for name, tensor in state.items()}
+    return mapped(state, lambda tensor: tensor.permute(axes).contiguous())
 
 
 def lstm() -> State:
@@ -313,26 +320,20 @@ RIGHT: dict[str, Callable[[], Sides]] = {
     "Conv1D": lambda: (linear(conv1d(3)), conv1d(3)),
     "Conv1D of one layer": lambda: (linear(conv1d(1)), conv1d(1)),
     "all of a kind transposed": lambda: (
-        {
-            name: tensor.t().contiguous() if "o_proj" in name else tensor
-            for name, tensor in renamed(M, ("self_attn", "attn")).items()
-        },
+        renamed(M | mapped(part(M, "o_proj"), lambda tensor: tensor.t().contiguous()), ("self_attn", "attn")),
         M,
     ),
     "experts as grouped matrices": lambda: (megatron(MOE), MOE),
     "experts stacked": lambda: (stacked(MOE, is_turned=False), MOE),
     "experts stacked and transposed": lambda: (stacked(MOE), MOE),
-    "tied parameters saved once": lambda: ({k: v for k, v in megatron(TIED).items() if "output" not in k}, TIED),
+    "tied parameters saved once": lambda: (part(megatron(TIED), "^(?!output)"), TIED),
     "buffers left out": lambda: (M, M | BUFFERS),
-    "rounded to bfloat16": lambda: ({name: tensor.bfloat16() for name, tensor in megatron(M).items()}, M),
+    "rounded to bfloat16": lambda: (mapped(megatron(M), torch.Tensor.bfloat16), M),
     "tensor parallel": lambda: (tensor_parallel(megatron(M)), M),
     "tensor parallel, norms that are all one": lambda: (tensor_parallel(megatron(ONES)), ONES),
     "another number of ranks": lambda: (tensor_parallel(megatron(M)), megatron(M)),
     "stages with their own numbers": lambda: (stages(renamed(M, *META)), M),
-    "a padded vocabulary": lambda: (
-        padded(megatron(M), "embedding.word_embeddings.weight", "output_layer.weight"),
-        M,
-    ),
+    "a padded vocabulary": lambda: (padded(megatron(M), "embedding.word_embeddings.weight", "output_layer.weight"), M),
     "a padded vocabulary in ranks": lambda: (
         tensor_parallel(padded(megatron(M), "embedding.word_embeddings.weight", "output_layer.weight")),
         M,
@@ -418,20 +419,20 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
     "gate and up cut as one": (
         lambda: (
             [
-                {name: tensor.chunk(2)[rank].clone() for name, tensor in megatron(M).items() if "fc1.weight" in name}
-                for rank in (0, 1)
+                mapped(part(megatron(M), "fc1.weight"), lambda held: held[:48].clone()),
+                mapped(part(megatron(M), "fc1.weight"), lambda held: held[48:].clone()),
             ],
-            {name: tensor for name, tensor in M.items() if re.search("gate|up", name)},
+            part(M, "gate|up"),
         ),
         "ranks hold parts of other tensors than each other",
     ),
     "stages exchanged": (lambda: (stages(renamed(M, *META))[::-1], M), "layers 0 and 2 exchanged"),
     "groups of one layer": (
-        lambda: (megatron(M) | {k: v for k, v in megatron(M, groups=1).items() if "layers.1" in k}, M),
+        lambda: (megatron(M) | part(megatron(M, groups=1), "layers.1"), M),
         "layer 1: q_proj is 3 parts along dimension 0, the others are 3 parts along dimension 0, in 2 groups",
     ),
     "groups of biases": (
-        lambda: (megatron(BIAS) | {k: v for k, v in megatron(BIAS, groups=1).items() if k.endswith("bias")}, BIAS),
+        lambda: (megatron(BIAS) | part(megatron(BIAS, groups=1), "bias$"), BIAS),
         "layer 0: bias is 3 parts along dimension 0",
     ),
     "norms": (
@@ -453,10 +454,7 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
         lambda: (quantized(M) | {f"{O1}_scale": quantized(M)[f"{O1}_scale"].flip(0)}, M),
         "1",
     ),
-    "an infinite element": (
-        lambda: ({k: tensor.half() for k, tensor in LARGE.items()}, LARGE),
-        "1",
-    ),
+    "an infinite element": (lambda: (mapped(LARGE, torch.Tensor.half), LARGE), "1"),
     "a kernel as it was": (
         lambda: (permuted(kernels(), 0, 2, 3, 1) | dict(list(kernels().items())[:1]), kernels()),
         "layer 0: conv is not transposed, the others are transposed to dimensions 0, 3, 1, 2",

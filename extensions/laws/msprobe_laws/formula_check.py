@@ -187,7 +187,9 @@ def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
 def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator[ParameterBatch]:
     kinds: dict[Any, list[UpdatedParameter]] = {}
     for item in parameters:
-        if item.gradient is None or not item.before.values.size or item.gradient.size != item.before.values.size:
+        if item.gradient is None or item.is_term:
+            continue
+        if not item.before.values.size or item.gradient.size != item.before.values.size:
             continue
         if alone and item.is_whole:
             yield ParameterBatch([item], is_whole=True)

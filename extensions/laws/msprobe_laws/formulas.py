@@ -85,6 +85,17 @@ class Inputs:
         like = self.parameter
         return Rounded(np.zeros_like(like.value), 0.0, unit=like.unit, tiny=like.tiny)
 
+    def moment(self, name: str, share: Rounded, value: Rounded) -> Rounded:
+        """Return a moving average: a share of the state before, and the rest of `value`."""
+        return share * self.state(name) + (1 - share) * value
+
+    def decayed(self, *, decoupled: bool = False) -> tuple[Rounded, Rounded]:
+        """Return parameter and gradient with weight decay, which one of them takes."""
+        p, g, decay = self.parameter, self.signed_gradient, self.number("weight_decay")
+        if decay.value == 0:
+            return p, g
+        return (p * (1 - self.number("lr") * decay), g) if decoupled else (p, g + decay * p)
+
     @property
     def signed_gradient(self) -> Rounded:
         """The gradient, of the opposite sign with `maximize`."""
@@ -122,10 +133,7 @@ class Formula:
 
 
 def _sgd(x: Inputs) -> Outputs:
-    p, g, lr = x.parameter, x.signed_gradient, x.number("lr")
-    if x.number("weight_decay").value != 0:
-        g = g + x.number("weight_decay") * p
-    momentum = x.number("momentum")
+    (p, g), lr, momentum = x.decayed(), x.number("lr"), x.number("momentum")
     if momentum.value == 0:
         return {PARAMETER: p - lr * g}
     if x.has("momentum_buffer") and not (x.is_first and x.flag("first_is_gradient")):
@@ -140,19 +148,16 @@ def _sgd(x: Inputs) -> Outputs:
 
 def _adam(x: Inputs, *, decoupled: bool = False) -> Outputs:
     """Kingma and Ba, arXiv:1412.6980; decoupled decay: Loshchilov and Hutter, arXiv:1711.05101."""
-    p, g, lr, eps = x.parameter, x.signed_gradient, x.number("lr"), x.number("eps", 1e-8)
-    beta1, beta2 = x.pair("betas")
-    decay = x.number("weight_decay")
+    lr, decay, eps = x.number("lr"), x.number("weight_decay"), x.number("eps", 1e-8)
     decoupled = decoupled or x.flag("decoupled_weight_decay")
-    if decay.value != 0 and not decoupled:
-        g = g + decay * p
-    first = beta1 * x.state("exp_avg") + (1 - beta1) * g
-    second = beta2 * x.state("exp_avg_sq") + (1 - beta2) * (g * g)
+    is_later = decoupled and decay.value != 0 and x.flag("decays_afterwards")
+    p, g = (x.parameter, x.signed_gradient) if is_later else x.decayed(decoupled=decoupled)
+    beta1, beta2 = x.pair("betas")
+    first, second = x.moment("exp_avg", beta1, g), x.moment("exp_avg_sq", beta2, g * g)
     states = {"exp_avg": first, "exp_avg_sq": second}
     largest = second
     if x.flag("amsgrad"):
-        largest = second.at_least(x.state("max_exp_avg_sq"))
-        states["max_exp_avg_sq"] = largest
+        largest = states["max_exp_avg_sq"] = second.at_least(x.state("max_exp_avg_sq"))
     if x.flag("no_bias_correction"):
         move = first / (largest.sqrt() + eps)
     else:
@@ -161,12 +166,10 @@ def _adam(x: Inputs, *, decoupled: bool = False) -> Outputs:
             move = (correction2.sqrt() / correction1) * (first / (largest.sqrt() + eps))
         else:
             move = (1 / correction1) * (first / (largest.sqrt() / correction2.sqrt() + eps))
-    if decay.value != 0 and decoupled:
-        if x.flag("decays_afterwards"):
-            after = p - lr * move
-            return {PARAMETER: after - (lr * decay) * after, **states}
-        p = p * (1 - lr * decay)
-    return {PARAMETER: p - lr * move, **states}
+    p = p - lr * move
+    if is_later:
+        p = p - (lr * decay) * p
+    return {PARAMETER: p, **states}
 
 
 def _adamw(x: Inputs) -> Outputs:
@@ -175,19 +178,13 @@ def _adamw(x: Inputs) -> Outputs:
 
 def _nadam(x: Inputs) -> Outputs:
     """Dozat, Incorporating Nesterov momentum into Adam."""
-    p, g, lr, eps = x.parameter, x.signed_gradient, x.number("lr"), x.number("eps", 1e-8)
-    (beta1, beta2), decay = x.pair("betas"), x.number("weight_decay")
-    if decay.value != 0:
-        if x.flag("decoupled_weight_decay"):
-            p = p * (1 - lr * decay)
-        else:
-            g = g + decay * p
+    p, g = x.decayed(decoupled=x.flag("decoupled_weight_decay"))
+    (beta1, beta2), lr, eps = x.pair("betas"), x.number("lr"), x.number("eps", 1e-8)
     speed = float(x.setting("momentum_decay", 4e-3))
     now = beta1 * (1 - 0.5 * 0.96 ** (x.step * speed))
     then = beta1 * (1 - 0.5 * 0.96 ** ((x.step + 1) * speed))
     product = (x.state("mu_product") if x.has("mu_product") else x.zeros() + 1.0) * now
-    first = beta1 * x.state("exp_avg") + (1 - beta1) * g
-    second = beta2 * x.state("exp_avg_sq") + (1 - beta2) * (g * g)
+    first, second = x.moment("exp_avg", beta1, g), x.moment("exp_avg_sq", beta2, g * g)
     below = (second / (1 - beta2.power(x.step))).sqrt() + eps
     move = ((1 - now) / (1 - product)) * (g / below) + (then / (1 - product * then)) * (first / below)
     return {PARAMETER: p - lr * move, "exp_avg": first, "exp_avg_sq": second, "mu_product": product}
@@ -195,15 +192,9 @@ def _nadam(x: Inputs) -> Outputs:
 
 def _radam(x: Inputs) -> Outputs:
     """Liu et al., arXiv:1908.03265."""
-    p, g, lr, eps = x.parameter, x.signed_gradient, x.number("lr"), x.number("eps", 1e-8)
-    (beta1, beta2), decay = x.pair("betas"), x.number("weight_decay")
-    if decay.value != 0:
-        if x.flag("decoupled_weight_decay"):
-            p = p * (1 - lr * decay)
-        else:
-            g = g + decay * p
-    first = beta1 * x.state("exp_avg") + (1 - beta1) * g
-    second = beta2 * x.state("exp_avg_sq") + (1 - beta2) * (g * g)
+    p, g = x.decayed(decoupled=x.flag("decoupled_weight_decay"))
+    (beta1, beta2), lr, eps = x.pair("betas"), x.number("lr"), x.number("eps", 1e-8)
+    first, second = x.moment("exp_avg", beta1, g), x.moment("exp_avg_sq", beta2, g * g)
     corrected = first / (1 - beta1.power(x.step))
     power = beta2.power(x.step)
     longest = 2 / (1 - beta2) - 1
@@ -218,35 +209,26 @@ def _radam(x: Inputs) -> Outputs:
 
 def _rmsprop(x: Inputs) -> Outputs:
     """Tieleman and Hinton, lecture 6.5; centred: Graves, arXiv:1308.0850."""
-    p, g, lr, eps = x.parameter, x.signed_gradient, x.number("lr"), x.number("eps", 1e-8)
+    (p, g), lr, eps = x.decayed(), x.number("lr"), x.number("eps", 1e-8)
     alpha = x.number("alpha", 0.99)
-    if x.number("weight_decay").value != 0:
-        g = g + x.number("weight_decay") * p
-    square = alpha * x.state("square_avg") + (1 - alpha) * (g * g)
-    states = {"square_avg": square}
-    spread = square
+    spread = x.moment("square_avg", alpha, g * g)
+    states = {"square_avg": spread}
     if x.flag("centered"):
-        average = alpha * x.state("grad_avg") + (1 - alpha) * g
-        states["grad_avg"] = average
-        spread = square - average * average
+        average = states["grad_avg"] = x.moment("grad_avg", alpha, g)
+        spread = spread - average * average
     below = (spread + eps).sqrt() if x.flag("eps_inside") else spread.sqrt() + eps
     momentum = x.number("momentum")
     if momentum.value == 0 and not x.flag("has_buffer"):
         return {PARAMETER: p - lr * (g / below), **states}
     moved = lr * (g / below) if x.flag("momentum_of_update") else g / below
     buffer = momentum * x.state("momentum_buffer") + moved
-    return {
-        PARAMETER: p - (buffer if x.flag("momentum_of_update") else lr * buffer),
-        "momentum_buffer": buffer,
-        **states,
-    }
+    states["momentum_buffer"] = buffer
+    return {PARAMETER: p - (buffer if x.flag("momentum_of_update") else lr * buffer), **states}
 
 
 def _adagrad(x: Inputs) -> Outputs:
     """Duchi et al., JMLR 12 (2011)."""
-    p, g, eps = x.parameter, x.signed_gradient, x.number("eps", 1e-10)
-    if x.number("weight_decay").value != 0:
-        g = g + x.number("weight_decay") * p
+    (p, g), eps = x.decayed(), x.number("eps", 1e-10)
     lr = x.number("lr") / (1 + (x.step - 1) * float(x.setting("lr_decay", 0.0)))
     total = x.state("sum") + g * g
     return {PARAMETER: p - lr * (g / (total.sqrt() + eps)), "sum": total}
@@ -254,11 +236,8 @@ def _adagrad(x: Inputs) -> Outputs:
 
 def _adamax(x: Inputs) -> Outputs:
     """Kingma and Ba, arXiv:1412.6980, section 7.1."""
-    p, g, eps = x.parameter, x.signed_gradient, x.number("eps", 1e-8)
-    beta1, beta2 = x.pair("betas")
-    if x.number("weight_decay").value != 0:
-        g = g + x.number("weight_decay") * p
-    first = beta1 * x.state("exp_avg") + (1 - beta1) * g
+    (p, g), (beta1, beta2), eps = x.decayed(), x.pair("betas"), x.number("eps", 1e-8)
+    first = x.moment("exp_avg", beta1, g)
     beside = x.flag("eps_beside")
     largest = (beta2 * x.state("exp_inf")).at_least(g.absolute() if beside else g.absolute() + eps)
     move = first / (largest + eps if beside else largest)
@@ -268,12 +247,10 @@ def _adamax(x: Inputs) -> Outputs:
 
 def _adadelta(x: Inputs) -> Outputs:
     """Zeiler, arXiv:1212.5701."""
-    p, g, eps, rho = x.parameter, x.signed_gradient, x.number("eps", 1e-6), x.number("rho", 0.9)
-    if x.number("weight_decay").value != 0:
-        g = g + x.number("weight_decay") * p
-    square = rho * x.state("square_avg") + (1 - rho) * (g * g)
+    (p, g), eps, rho = x.decayed(), x.number("eps", 1e-6), x.number("rho", 0.9)
+    square = x.moment("square_avg", rho, g * g)
     move = (x.state("acc_delta") + eps).sqrt() / (square + eps).sqrt() * g
-    moved = rho * x.state("acc_delta") + (1 - rho) * (move * move)
+    moved = x.moment("acc_delta", rho, move * move)
     return {PARAMETER: p - x.number("lr") * move, "square_avg": square, "acc_delta": moved}
 
 
@@ -281,12 +258,11 @@ def _lion(x: Inputs) -> Outputs:
     """Chen et al., arXiv:2302.06675."""
     p, g, lr = x.parameter, x.signed_gradient, x.number("lr")
     beta1, beta2 = x.pair("betas")
-    first = x.state("exp_avg")
-    move = beta1 * first + (1 - beta1) * g
+    move = x.moment("exp_avg", beta1, g)
     # The sign of what rounding may have turned is open.
     sign = Rounded(np.sign(move.value), np.where(np.abs(move.value) > move.error, 0.0, 2.0), unit=p.unit)
     p = p * (1 - lr * x.number("weight_decay"))
-    return {PARAMETER: p - lr * sign, "exp_avg": beta2 * first + (1 - beta2) * g}
+    return {PARAMETER: p - lr * sign, "exp_avg": x.moment("exp_avg", beta2, g)}
 
 
 def _muon(x: Inputs) -> Outputs:
@@ -362,8 +338,7 @@ def _lamb(x: Inputs) -> Outputs:
     """You et al., arXiv:1904.00962. The trust ratio is a quotient of norms, which need all elements."""
     p, g, lr, eps = x.parameter, x.signed_gradient, x.number("lr"), x.number("eps", 1e-6)
     (beta1, beta2), decay = x.pair("betas"), x.number("weight_decay")
-    first = beta1 * x.state("exp_avg") + (1 - beta1) * g
-    second = beta2 * x.state("exp_avg_sq") + (1 - beta2) * (g * g)
+    first, second = x.moment("exp_avg", beta1, g), x.moment("exp_avg_sq", beta2, g * g)
     states = {"exp_avg": first, "exp_avg_sq": second}
     if not x.is_whole:
         return states

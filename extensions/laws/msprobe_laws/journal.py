@@ -205,19 +205,8 @@ class Journal:
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._file is None:
             self._file = self._opened()
-            about = {
-                "kind": "run",
-                "schema": SCHEMA,
-                "pid": os.getpid(),
-                "rank": self._rank() or 0,
-                **self._describe(),
-                "meant": self._meant,
-            }
-            self._line(about)
-        self._line(entry)
-
-    def _line(self, entry: Mapping[str, Any]) -> None:
-        assert self._file is not None
+            run = {"kind": "run", "schema": SCHEMA, "pid": os.getpid(), "rank": self._rank() or 0}
+            self._write({**run, **self._describe(), "meant": self._meant})
         self._file.write(json.dumps(entry) + "\n")
         self._file.flush()
 

@@ -31,12 +31,14 @@ class TensorPlace:
         dtype: `float32`, `bfloat16`.
         device: `cpu`, `npu:0`.
         shape: of this process's part.
+        is_part: whether other ranks have further elements.
     """
 
     address: int
     dtype: str
     device: str = "cpu"
     shape: tuple[int, ...] = ()
+    is_part: bool = False
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class UpdatedParameter:
         requires_grad: whether it is to be trained.
         steps: with a gradient since it had no state, this one included; 0 where its state was there from the first.
         is_used_again: whether nothing has written the gradient since the step before.
+        is_term: whether the gradient is one term of a sum over ranks, which the step takes.
     """
 
     name: str
@@ -83,6 +86,7 @@ class UpdatedParameter:
     requires_grad: bool = True
     steps: int = 0
     is_used_again: bool = False
+    is_term: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,7 +101,7 @@ class UpdatedParameter:
     @property
     def is_whole(self) -> bool:
         """Whether the arrays hold all elements, in the order of the tensor."""
-        return self.before.values.size == self.size
+        return self.before.values.size == self.size and not self.before.place.is_part
 
     @property
     def is_moved_frozen(self) -> bool:
@@ -133,6 +137,16 @@ class Update:
     is_own: bool = False
     hyper_precision: float = unit_roundoff("float64")
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether any parameter has a gradient."""
+        return any(item.gradient is not None for item in self.parameters)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all parameters."""
+        return [item.name for item in self.parameters]
+
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
@@ -145,9 +159,11 @@ class Clipping:
         reported: the norm that the function returns; None for none.
         max_norm: the limit.
         size: number of elements.
-        dtype: of the gradients, the coarsest.
+        unit: unit roundoff of the coarsest dtype of the gradients.
         scale: factor of a loss scaler that the gradients still hold; 1.0 for none.
         source: line of the script.
+        unknown: why nothing can be compared; "" where it can.
+        has_other_ranks: whether the reported norm may be that of gradients on other ranks, too.
     """
 
     names: Sequence[str]
@@ -156,10 +172,11 @@ class Clipping:
     reported: float | None
     max_norm: float
     size: int
-    dtype: str
+    unit: float
     scale: float = 1.0
     source: str = ""
     unknown: str = ""
+    has_other_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,13 @@ class Gradient:
         elements: None without a gradient.
         dtype: "" without a gradient.
         identity: equal for the tensor that the step before has used, as long as nothing has written it; None for none.
+        is_term: see `UpdatedParameter`.
     """
 
     elements: Array | None
     dtype: str
     identity: Any = None
+    is_term: bool = False
 
     def is_same(self, identity: Any, elements: Array | None) -> bool:
         """Return whether it is the gradient of this identity with these elements, which are not all 0."""
@@ -174,4 +176,5 @@ class Optimizers:
             bool(item.requires_grad),
             count or 0,
             opened.used_again[at],
+            gradient.is_term,
         )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msprobe_collector.recording.guard import Guard
+
+
+def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, otherwise: Any = None) -> Any:
+    """Return an argument of a call, which stands at a place or has a name."""
+    return args[place] if len(args) > place else kwargs.get(name, otherwise)
 
 
 class Replacing:

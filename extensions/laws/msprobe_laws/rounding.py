@@ -38,8 +38,8 @@ class Rounded:
 
     def _result(self, value: Array, error: Array, other: Rounded | None = None) -> Rounded:
         """`value` after one more rounding. Two units: a kernel may round a constant first, too."""
-        unit = self.unit if other is None else max(self.unit, other.unit)
-        tiny = self.tiny if other is None else max(self.tiny, other.tiny)
+        other = other or self
+        unit, tiny = max(self.unit, other.unit), max(self.tiny, other.tiny)
         return Rounded(value, error + 2 * unit * np.abs(value) + tiny, unit=unit, tiny=tiny)
 
     def _of(self, other: Operand) -> Rounded:

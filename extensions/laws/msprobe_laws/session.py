@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from msprobe_laws import updates
@@ -34,8 +35,8 @@ class LawSession:
         self.step = 0
         self._source = ""
         #: Names of parameters whose update was compared with a formula in some step, and in some was not.
-        self._compared: dict[str, set[str]] = {}
-        self._not_compared: dict[str, set[str]] = {}
+        self._compared: dict[str, set[str]] = defaultdict(set)
+        self._not_compared: dict[str, set[str]] = defaultdict(set)
 
     def update(self, update: Update, explained: Collection[str] = ()) -> None:
         """Check one call of an optimizer's `step`, when it is over, but for the laws `explained`."""
@@ -45,8 +46,8 @@ class LawSession:
             if name not in explained:
                 self.say(name, update.optimizer, result, source=update.source, step=update.number)
         compared = {item.name for item in update.parameters if item.gradient is not None} - set(computed.not_compared)
-        self._compared.setdefault(update.optimizer, set()).update(compared)
-        self._not_compared.setdefault(update.optimizer, set()).update(computed.not_compared)
+        self._compared[update.optimizer] |= compared
+        self._not_compared[update.optimizer].update(computed.not_compared)
         self._dropout.step_ends()
         self.step += 1
         self.journal.step_ended()

@@ -12,7 +12,7 @@ import numpy as np
 from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
-from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Share
 
 
@@ -35,11 +35,16 @@ class ClipNorm(Law[Clipping]):
         first = clipping.names[0] if clipping.names else "gradients"
         findings: list[Violation] = []
         if clipping.unknown or clipping.norm_before is None or not math.isfinite(clipping.norm_before):
-            return findings or Unchecked(clipping.unknown or "the norm of the gradients is not finite")
-        relative = Roundoffs.CLIP_NORM * unit_roundoff(clipping.dtype)
+            return Unchecked(clipping.unknown or "the norm of the gradients is not finite")
+        relative = Roundoffs.CLIP_NORM * clipping.unit
         relative += Roundoffs.SQUARES * math.sqrt(max(clipping.size, 1)) * FLOAT32_ROUNDOFF
-        before = clipping.norm_before
-        if clipping.reported is not None:
+        before = whole = clipping.norm_before
+        is_larger = clipping.reported is not None and clipping.reported > (1 + relative) * before
+        if clipping.has_other_ranks and clipping.reported is not None and is_larger:
+            whole = clipping.reported  # of parameters that are spread over ranks
+            if clipping.norm_after is None:
+                return Unchecked("the norm is that of gradients on all ranks, and this one has a part of them")
+        elif clipping.reported is not None:
             size = abs(clipping.reported - before) / (relative * before + Absolute.ZERO_OF_FLOAT32)
             if not size <= 1:
                 reported = few_digits(clipping.reported)
@@ -47,9 +52,8 @@ class ClipNorm(Law[Clipping]):
                 message = f"it reports the norm {reported} of gradients of norm {few_digits(before)}{factor}"
                 findings.append(self.found(first, message, size, clipping.names[1:]))
         if clipping.norm_after is not None and clipping.max_norm > 0 and not findings:
-            wanted = min(before, clipping.max_norm)
-            allowed = relative * wanted + Absolute.CLIPPED_NORM
-            size = abs(clipping.norm_after - wanted) / allowed
+            wanted = before if whole <= clipping.max_norm else before / whole * clipping.max_norm
+            size = abs(clipping.norm_after - wanted) / (relative * wanted + Absolute.CLIPPED_NORM)
             if not size <= 1:
                 norm = few_digits(clipping.norm_after)
                 message = f"clipping to {clipping.max_norm:g} leaves the norm {norm} of {few_digits(before)}"

@@ -115,7 +115,7 @@ def _explained(computed: FormulaCheck, item: Deviation) -> _Otherwise:
 
 
 def _why_none(computed: FormulaCheck) -> str:
-    if not any(item.gradient is not None for item in computed.update.parameters):
+    if not computed.update.has_gradients:
         return "no parameter has a gradient"
     kept = {name for item in computed.update.parameters for name in item.after.states}
     if computed.formula is not None and computed.update.is_own and kept.isdisjoint(computed.formula.states):
@@ -306,20 +306,14 @@ class SomethingUpdated(Law[Update]):
             if not np.all(np.isfinite(item.after.values)) and np.all(np.isfinite(item.before.values))
         ]
         if broken:
-            return [self.found(broken[0], "the step makes it NaN or Inf", None, broken[1:])]
-        if any(item.gradient is not None for item in update.parameters):
+            return [Violation.of(self.name, broken, "the step makes it NaN or Inf")]
+        if update.has_gradients:
             return []
-        first = update.parameters[0].name
-        names = [item.name for item in update.parameters[1:]]
-        return [
-            self.found(
-                first,
-                f"none of the {len(names) + 1} parameters of {update.optimizer} has a gradient: the "
-                "step updates nothing (does it hold the parameters that the model uses?)",
-                None,
-                names,
-            )
-        ]
+        message = (
+            f"none of the {len(update.parameters)} parameters of {update.optimizer} has a gradient: the "
+            "step updates nothing (does it hold the parameters that the model uses?)"
+        )
+        return [Violation.of(self.name, update.names, message)]
 
 
 #: Steps with a learning rate of 0 that are no warm-up.
@@ -381,11 +375,8 @@ class UpdatesArrive(Law[FormulaCheck]):
         """Return the share of elements that stay although their gradient is not zero."""
         by_dtype: dict[str, list[tuple[float, int, UpdatedParameter]]] = {}
         for item in computed.update.parameters:
-            if (
-                item.gradient is None
-                or item.gradient.size != item.before.values.size
-                or item.after.values.size != item.before.values.size
-            ):
+            size = item.before.values.size
+            if item.gradient is None or not item.gradient.size == size == item.after.values.size:
                 continue
             settings = computed.update.settings[item.group]
             asked = (item.gradient != 0) & np.isfinite(item.gradient) & (item.before.values != 0)
@@ -403,13 +394,13 @@ class UpdatesArrive(Law[FormulaCheck]):
             self._times[key] = self._times.get(key, 0) + 1 if share > Share.LOST_UPDATES else 0
             if self._times[key] == self._patience:
                 worst = sorted(shares, key=lambda entry: -entry[0] * entry[1])
-                names = [item.name for lost, _, item in worst if lost > Share.LOST_UPDATES]
+                names = [item.name for lost, _, item in worst if lost > Share.LOST_UPDATES] or [worst[0][2].name]
                 message = (
                     f"{100 * share:.0f} % of the elements of {dtype} parameters stay as they are, "
                     f"in {self._patience} steps, although their gradients are not zero: the update is lost in rounding "
                     "(it has no master weights?)"
                 )
-                findings.append(self.found(names[0] if names else worst[0][2].name, message, None, names[1:]))
+                findings.append(Violation.of(self.name, names, message))
         return findings
 
 
@@ -432,10 +423,8 @@ class StateContinues(Law[Update]):
 
     def forget(self, optimizer: str = "") -> None:
         """Forget the states of all optimizers, which were replaced on purpose, or of one that is read elsewhere now."""
-        if optimizer:
-            self._left.pop(optimizer, None)
-        else:
-            self._left.clear()
+        for name in [optimizer] if optimizer else list(self._left):
+            self._left.pop(name, None)
 
     def loaded(self, optimizer: str) -> None:
         """Note that the states of an optimizer were replaced on purpose."""
@@ -470,9 +459,8 @@ class StateContinues(Law[Update]):
         if not has_state and not any(state for state, *_ in (before or {}).values()):
             return Unchecked("the optimizer keeps no state", is_moot=True)
         if is_anew:
-            first, *others = [item.name for item in update.parameters]
             message = f"it is in a new optimizer in each of {_NEW + 1} steps: no moment is older than one step"
-            return [self.found(first, message, None, others)]
+            return [Violation.of(self.name, update.names, message)]
         if before is None:
             return Unchecked("one step was seen")
         findings, checked = [], 0

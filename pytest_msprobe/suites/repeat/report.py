@@ -186,11 +186,12 @@ class RepeatReport(TableReport):
         )
 
     def _compare(self, name: str, direction: str, rows: Sequence[VerdictRow]) -> Disagreement | None:
-        contents = {}
+        of_devices: dict[str, VerdictRow] = {}
+        contents: dict[str, Mapping[str, Any]] = {}
         for row in rows:
             part, device = direction_and_device(row.part)
             if part == direction and device and row.attachment and row.attachment.get("digest"):
-                contents[device] = row.attachment
+                of_devices[device], contents[device] = row, row.attachment
         if len(contents) < 2:
             return None
         self._compared += 1
@@ -199,8 +200,7 @@ class RepeatReport(TableReport):
             self._odd.update(disagreement.odd)
             others = f"against {listed(disagreement.usual)}" if disagreement.usual else "differ, without a majority"
             self._lines.append(f"  {name} {direction}: {listed(disagreement.odd)} {others}: {disagreement.where}")
-            row = next(row for row in rows if direction_and_device(row.part)[1] in disagreement.odd)
-            self._odd_rows.append((row, disagreement))
+            self._odd_rows.append((of_devices[disagreement.odd[0]], disagreement))
         return disagreement
 
 

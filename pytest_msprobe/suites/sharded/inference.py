@@ -82,7 +82,11 @@ class Parameter:
 
 
 def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
-    """Whether values of ranks are copies, within the rounding of a whole step; statistics tell where no tensors are.
+    """Whether values of ranks are copies; statistics tell where no tensors are.
+
+    They are different when they are farther apart than the rounding of a whole step explains, and equal when they are
+    as near as copies in float32 are: in a half dtype that rounding is nearly as large as the values, and terms of a sum
+    may be within it. In between it is unknown.
 
     Raises:
         DumpError: a file cannot be read.
@@ -91,26 +95,41 @@ def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
     shape, dtype = leaves[0].shape, leaves[0].dtype
     if any((leaf.shape, leaf.dtype) != (shape, dtype) for leaf in leaves):
         return "different"
-    if not math.prod(shape) or not all(map(has_numbers, leaves)):
+    if not all(map(are_numbers, leaves)):
         return "unknown"
-    largest, least, means, norms = zip(*(leaf.statistics for leaf in leaves))
     tolerance = tolerance_of(dtype)
-    limit = tolerance * float(max(norms))
-    if _spread(norms) > limit:
+    norms = [float(leaf.statistics[3]) for leaf in leaves]
+    limit = tolerance * max(norms)
+    if any(abs(norm - norms[0]) > limit for norm in norms):
         return "different"
-    same: Alike = "constant" if largest == least else "equal"
-    if (form := form_of(leaves)) != "statistics":
-        return _alike_elements(held, tolerance, form, same)
-    root = math.sqrt(math.prod(shape))
-    return "different" if max(_spread(largest), _spread(least), _spread(means) * root) > limit else same
+    if (form := form_of(leaves)) == "statistics":
+        said = _alike_statistics(leaves, limit)
+    else:
+        said = _alike_elements(held, tolerance, form)
+    return "constant" if said == "equal" and all(map(is_constant, leaves)) else said
 
 
-def _spread(numbers: Sequence[float]) -> float:
-    """How far the numbers are from the first of them at most."""
-    return max(abs(number - numbers[0]) for number in numbers)
+def _alike_statistics(leaves: Sequence[Leaf], most: float) -> Alike:
+    """What statistics tell; no distance of copies is larger than `most`.
+
+    None of them differs by more than the values do, the mean times the root of the number of elements among them.
+    Terms of a sum and shards of a large value differ by far less: copies have the same ones, each by its own size.
+    """
+    first = leaves[0].statistics
+    root = math.sqrt(math.prod(leaves[0].shape))
+    height, norm = max(abs(first[0]), abs(first[1])), first[3]
+    sizes = (height, height, norm / root, norm)
+    said: Alike = "equal"
+    for leaf in leaves[1:]:
+        apart = [abs(other - number) for other, number in zip(leaf.statistics, first)]
+        if max(*apart[:2], apart[2] * root) > most:
+            return "different"
+        if any(distance > Relative.LONG_SUMS * size for distance, size in zip(apart, sizes)):
+            said = "unknown"
+    return said
 
 
-def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form, same: Alike) -> Alike:
+def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form) -> Alike:
     from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
     whole = loaded(held[0][1], held[0][0], form)
@@ -119,9 +138,13 @@ def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, for
     most = widened(tolerance, form)
     if not farthest <= most * size:
         return "different"
-    if most and farthest > tolerance / most * tolerance * size:  # within what the estimate of a sketch may be off
-        return "unknown"
-    return same
+    surely = tolerance / most * tolerance if most else 0.0  # an estimate of a sketch may be too small
+    return "equal" if farthest <= min(surely, tolerance_of("float32")) * size else "unknown"
+
+
+def are_numbers(leaf: Leaf) -> bool:
+    """Whether a value has elements, and all of its statistics are finite."""
+    return math.prod(leaf.shape) > 0 and has_numbers(leaf)
 
 
 def is_constant(leaf: Leaf) -> bool:
@@ -192,16 +215,16 @@ class StepSpread:
             return "pipeline"
         sharing: Sharing = "unknown"
         for name in sorted(set.intersection(*names)):
-            parameters = map(itemgetter(name), tables)
-            held = [(parameter.dump, parameter.before) for parameter in parameters if parameter.before is not None]
+            held = [
+                (it.dump, it.before) for it in map(itemgetter(name), tables) if it.before and are_numbers(it.before)
+            ]
             if len(held) < len(tables):
                 continue
             with suppress(DumpError):
-                said = alike(held)
-                if said == "different":
+                # No rounding comes between copies of a parameter: what is nearly equal is a shard in a half dtype.
+                if alike(held) not in ("equal", "constant"):
                     return "model"
-                if said != "unknown":
-                    sharing = "data"
+                sharing = "data"
         return sharing
 
     @cached_property

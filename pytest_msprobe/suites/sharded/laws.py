@@ -343,7 +343,8 @@ class Copies:
                 yield call.found(leaf.path, "unexplained", words)
                 return
         if "unknown" in compared:
-            yield call.found(leaf.path, "unjudged", "copies of its parameter hold what is not finite, or no numbers")
+            words = "whether copies of its parameter agree is not known: they are only near, not finite, or no numbers"
+            yield call.found(leaf.path, "unjudged", words)
         elif compared:
             yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
 
@@ -429,9 +430,8 @@ class ClipNorms:
             words = f"clips by the norm {first:.6g}; rank {others[0]} by another one, {numbers[others[0]]:.6g}"
             yield call.found(path, "unexplained", words)
         elif expected is None:
-            yield call.found(
-                path, "unjudged", "some gradients are of one number each: whether they are copies is not known"
-            )
+            words = "whether some gradients are copies is not known: they are of one number each, or nearly alike"
+            yield call.found(path, "unjudged", words)
         elif abs(first - expected) > tolerance * expected:
             words = f"gradients are clipped by the norm {first:.6g}; with copies counted once they have {expected:.6g}"
             yield call.found(path, "unexplained", words, distance=abs(first / expected - 1), tolerance=tolerance)
@@ -455,7 +455,13 @@ class ClipNorms:
                 if not _is_finite(leaf) or is_constant(leaf) or dump.is_partial(leaf):
                     return None
                 alike_shaped = different.setdefault(leaf.shape, [])
-                if not any(alike([other, (dump, leaf)]) == "equal" for other in alike_shaped):
+                for other in alike_shaped:
+                    said = alike([other, (dump, leaf)])
+                    if said == "unknown":
+                        return None
+                    if said == "equal":
+                        break
+                else:
                     alike_shaped.append((dump, leaf))
                     total += float(norm) ** 2
         return math.sqrt(total)

@@ -37,11 +37,7 @@ _STATES = {
     "accum_update": "acc_delta",
 }
 #: Those that another class means by the name.
-_OF_CLASS = {
-    ("Adagrad", "accum"): "sum",
-    ("Adadelta", "accum"): "square_avg",
-    ("AdaMax", "moment2"): "exp_inf",
-}
+_OF_CLASS = {("Adagrad", "accum"): "sum", ("Adadelta", "accum"): "square_avg", ("AdaMax", "moment2"): "exp_inf"}
 #: Attributes of nn.Optimizer with one Parameter for each that is updated which are hyper-parameters, and one for many.
 _NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weight_decay", "parameters", "_parameters"))
 

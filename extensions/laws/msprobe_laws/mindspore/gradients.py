@@ -15,12 +15,12 @@ from mindspore import Parameter, Tensor
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Checked, Unchecked, Violation
 from msprobe_laws.mindspore.tensors import dtype_of, factors_of, norm_of, some_elements, tensors_in
-from msprobe_laws.observation import Array, Clipping
+from msprobe_laws.observation import Array, Clipping, coarsest_roundoff
+from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM, FRESH, SCALE_REMOVED
-from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Relative
 
 #: Elements of the gradient of one parameter.
@@ -127,20 +127,20 @@ class Gradients:
 
     def clipped(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note that gradients are clipped by their norm."""
-        gradients = list(tensors_in(args[0] if args else kwargs.get("x", ())))
+        gradients = list(tensors_in(argument(args, kwargs, 0, "x", ())))
         results = list(tensors_in(result))
-        limit = kwargs.get("clip_norm", args[1] if len(args) > 1 else 1.0)
+        limit = argument(args, kwargs, 1, "clip_norm", 1.0)
         if not gradients or len(gradients) != len(results):
             return
         self._clipped.update((id(item), item) for item in gradients)
         is_scaled = any(item in self._scaled for item in gradients)
-        uses_norm = kwargs.get("use_norm", args[2] if len(args) > 2 else None) is not None
+        uses_norm = argument(args, kwargs, 2, "use_norm") is not None
         limit = float(limit) if isinstance(limit, (int, float)) else 0.0
-        size, dtype = sum(int(item.size) for item in gradients), max(map(dtype_of, gradients), key=unit_roundoff)
+        size, unit = sum(int(item.size) for item in gradients), coarsest_roundoff(map(dtype_of, gradients))
         names, scale, source = self._names_of(gradients), self._scale if is_scaled else 1.0, source_of(sys._getframe(3))
         unknown = "the norm is given by the script" if uses_norm else ""
         before, after = (None, None) if uses_norm else (norm_of(gradients), norm_of(results))
-        self._session.clipping(Clipping(names, before, after, None, limit, size, dtype, scale, source, unknown))
+        self._session.clipping(Clipping(names, before, after, None, limit, size, unit, scale, source, unknown))
 
     def _names_of(self, gradients: Sequence[Any]) -> list[str]:
         names = [name for name, _ in self.candidates()]

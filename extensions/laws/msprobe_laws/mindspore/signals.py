@@ -29,7 +29,7 @@ from msprobe_laws.mindspore.tensors import fingerprint_of, first_elements, tenso
 from msprobe_laws.models import ModelLaws, Running
 from msprobe_laws.observation import Batch, DropoutMask, Labels, leaves
 from msprobe_laws.owners import Freezing, Owners
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.signals import width_of_targets
 from msprobe_laws.steps import Step
@@ -215,7 +215,7 @@ class MindSporeSignals:
         cells = self._running.parts
         if cells and isinstance(cells[-1], models.DROPOUTS):
             return
-        rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        rate = argument(args, kwargs, 1, "p", 0.5)
         self._dropped(args or tuple(kwargs.values()), result, float(rate), cells[-1] if cells else None)
 
     def _dropped(self, args: tuple[Any, ...], result: Any, rate: float, cell: Any) -> None:
@@ -228,7 +228,7 @@ class MindSporeSignals:
         self._session.mask(DropoutMask(place, dropped, telling, rate, is_training, False, source))
 
     def _cross_entropy_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        target = argument(args, kwargs, 1, "target")
         tokens = self._running.tokens
         if tokens is None or not isinstance(target, Tensor) or target.is_floating_point():
             return
@@ -258,7 +258,7 @@ class MindSporeSignals:
         self._session.batch(Batch(name, fingerprint, True, count if isinstance(count, int) else 0, number, is_poor))
 
     def _load_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        self._loaded.update(kwargs.get("parameter_dict", args[1] if len(args) > 1 else {}))
+        self._loaded.update(argument(args, kwargs, 1, "parameter_dict", {}))
         self._is_resumed = True
         self.on_load()
 

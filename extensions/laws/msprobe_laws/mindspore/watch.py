@@ -30,7 +30,7 @@ from msprobe_laws.mindspore.signals import MindSporeSignals
 from msprobe_laws.mindspore.tensors import dtype_of
 from msprobe_laws.observation import Array, Content, TensorPlace
 from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, OpenStep, Optimizers
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -79,7 +79,7 @@ class MindSporeOptimizerLaws(Optimizers):
         def __call__(optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             if self._guard.activity.is_inside or is_graph_mode():
                 return original(optimizer, *args, **kwargs)
-            gradients = args[0] if args else kwargs.get("gradients", ())
+            gradients = argument(args, kwargs, 0, "gradients", ())
             source = source_of(sys._getframe(1))
             begun = self._guard.enter("laws: a step begins", self._begin, optimizer, gradients, source)
             result = original(optimizer, *args, **kwargs)

@@ -203,9 +203,8 @@ class Averages:
             if average.is_off(value, before, current, unit):
                 off.append(name)
         if off:
-            return [
-                Violation.of(EMA_DECAY, off, "the shares of the average and of the parameter in it do not add up to 1")
-            ]
+            message = "the shares of the average and of the parameter in it do not add up to 1"
+            return [Violation.of(EMA_DECAY, off, message)]
         if len(unknown) > len(items) / 2:
             return Unchecked("tensors like the parameters are no mix of their last values and the parameters")
         if replaced:

@@ -17,8 +17,10 @@ from msprobe_laws.law import Violation
 from msprobe_laws.pytorch.clipping import ClippingSignals, UsedGradient
 from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.models import TorchRunning, is_away, parameters_of
+from msprobe_laws.pytorch.ranks import SummedGradients
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, is_zero, version_of
+from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -29,14 +31,20 @@ class Backward:
     """Follows gradients from a backward pass to the step that uses them."""
 
     def __init__(
-        self, session: LawSession, guard: Guard, running: TorchRunning, scaling: LossScaling, dividing: Dividing
+        self,
+        session: LawSession,
+        guard: Guard,
+        running: TorchRunning,
+        scaling: LossScaling,
+        dividing: Dividing,
+        summed: SummedGradients,
     ) -> None:
         """See nothing yet."""
         self._session, self._guard, self._running = session, guard, running
         self._scaling, self._dividing = scaling, dividing
         #: Gradients that steps have used, by the ids of their parameters.
         self._used: dict[int, UsedGradient] = {}
-        self.clipping = ClippingSignals(session, guard, running, scaling, self._used)
+        self.clipping = ClippingSignals(session, guard, running, scaling, self._used, summed)
         #: Number of backward passes: all of them, when gradients were set to zero last, and at the last step of an
         #: optimizer by its id.
         self._passes = self._zeroed = 0
@@ -83,7 +91,7 @@ class Backward:
         self._passes += 1
         self._scaling.backward_begins(roots)
         self._dividing.backward_begins(roots)
-        if not kwargs.get("inputs", args[4] if len(args) > 4 else ()):
+        if not argument(args, kwargs, 4, "inputs", ()):
             self._loss_once(roots)
         for key, used in list(self._used.items()):
             item = used.parameter()

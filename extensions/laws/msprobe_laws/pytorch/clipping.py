@@ -17,15 +17,16 @@ from torch import nn
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Violation, few_digits
-from msprobe_laws.observation import Clipping
+from msprobe_laws.observation import Clipping, coarsest_roundoff
 from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
+from msprobe_laws.pytorch.ranks import SummedGradients
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
+from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
-from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Times
 
 #: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
@@ -82,9 +83,14 @@ class Clipped:
         """Return whether an optimizer of these parameters is to use it."""
         return any(id(reference()) in parameters for reference, _, _ in self.gradients)
 
+    @property
+    def held(self) -> list[tuple[Any, int, int]]:
+        """The parameters that are left, with address and version of their gradients then."""
+        return [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
+
     def is_written(self) -> bool:
         """Return whether gradients were written since, and are there."""
-        held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
+        held = self.held
         if any(item.grad is None for item, *_ in held):
             return False
         return any(address_of(item.grad) == place and item.grad._version > version for item, place, version in held)
@@ -93,7 +99,7 @@ class Clipped:
         """Return what was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
         if not self.is_written():
             return ""
-        norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
+        norm, _ = norm_of([item.grad for item, *_ in self.held])
         if norm is None or not norm > Times.CLIPPED * self.limit:
             return ""
         return (
@@ -112,9 +118,11 @@ class ClippingSignals:
         running: TorchRunning,
         scaling: LossScaling,
         used: Mapping[int, UsedGradient],
+        summed: SummedGradients,
     ) -> None:
         """See nothing yet; `used` are the gradients that steps have used, by the ids of their parameters."""
         self._session, self._guard, self._running, self._scaling, self._stale = session, guard, running, scaling, used
+        self._summed = summed
         self._clips = False
         self._clippings = self._empty_clippings = 0
         #: What clipping has left since the last step.
@@ -161,7 +169,7 @@ class ClippingSignals:
         def clip(*args: Any, **kwargs: Any) -> Any:
             if is_away(self._guard) or self._clips:
                 return original(*args, **kwargs)
-            parameters = args[0] if args else kwargs.get("parameters")
+            parameters = argument(args, kwargs, 0, "parameters")
             if isinstance(parameters, Iterator):  # it can be looked through once
                 parameters = list(parameters)
                 args, kwargs = (
@@ -225,15 +233,13 @@ class ClippingSignals:
         reported = result if total_norm is None else total_norm
         if isinstance(reported, torch.Tensor):
             reported = getattr(reported, "_local_tensor", reported)
-        after = None
+        after, limit = None, float(bound.arguments.get("max_norm", math.inf))
         self._clippings += 1
         is_turn = self._clippings <= _CLIPPINGS or self._clippings % 16 == 0
-        if is_turn and norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
-            after = norm_of([item.grad for item in parameters])[0]
-        limit = float(bound.arguments.get("max_norm", math.inf))
+        if is_turn and norm is not None and norm > limit:
+            after, _ = norm_of([item.grad for item in parameters])
         names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
         scale = 1.0 if self._scaling.is_unscaled() else self._scaling.scale()
-        dtypes = [dtype_of(item.grad) for item in parameters]
         paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
         if norm and limit < math.inf:
             earlier = [entry for entry in self._left if entry.names == paths and entry.is_written()]
@@ -253,17 +259,10 @@ class ClippingSignals:
             if message:
                 finding = Violation.of(CLIP_NORM, paths, message)
                 self._session.say(CLIP_NORM, "clipping", [finding], source=source_of(frame))
+        reported = float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None
+        size = sum(map(torch.numel, parameters))
+        unit = coarsest_roundoff(dtype_of(item.grad) for item in parameters)
+        has_others, source = not self._summed.are_whole(parameters), source_of(frame)
         self._session.clipping(
-            Clipping(
-                paths,
-                norm,
-                after,
-                float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
-                limit,
-                sum(item.numel() for item in parameters),
-                max(dtypes, key=unit_roundoff),
-                scale,
-                source_of(frame),
-                unknown,
-            )
+            Clipping(paths, norm, after, reported, limit, size, unit, scale, source, unknown, has_others)
         )

@@ -18,7 +18,7 @@ from msprobe_laws.law import Unchecked, Violation
 from msprobe_laws.observation import DropoutMask, Labels
 from msprobe_laws.pytorch.models import TorchRunning, is_away, is_triangular, looks_back
 from msprobe_laws.pytorch.tensors import first, some
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.signals import width_of_targets
 from msprobe_laws.training import EMA_DECAY
@@ -78,11 +78,9 @@ class Draws:
         self._session.mask(DropoutMask(place, dropped, telling, rate, is_training, self._running.backward > 0, source))
 
     def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
-        mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
-        self._running.is_causal |= bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False)) or is_triangular(
-            mask
-        )
+        rate = argument(args, kwargs, 4, "dropout_p", 0.0)
+        mask = argument(args, kwargs, 3, "attn_mask")
+        self._running.is_causal |= bool(argument(args, kwargs, 5, "is_causal")) or is_triangular(mask)
         modules = self._running.parts
         if rate and modules:
             drops = np.array([not modules[-1].training])
@@ -94,8 +92,8 @@ class Draws:
         if self._running.tokens is not None:
             self._label_calls += 1
             if self._label_calls <= 16 or self._label_calls % 64 == 0:
-                target = args[1] if len(args) > 1 else kwargs.get("target")
-                self._compare_labels(target, kwargs.get("ignore_index", args[4] if len(args) > 4 else -100))
+                target = argument(args, kwargs, 1, "target")
+                self._compare_labels(target, argument(args, kwargs, 4, "ignore_index", -100))
 
     def _compare_labels(self, target: Any, ignored: int) -> None:
         tokens = self._running.tokens

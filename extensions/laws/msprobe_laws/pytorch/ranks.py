@@ -14,7 +14,7 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import address_of
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 
 
 def world_size() -> int:
@@ -55,6 +55,12 @@ class SummedGradients:
                 return list(distributed.get_process_group_ranks(wrapper.process_group))
         return []
 
+    def are_whole(self, items: Sequence[Any]) -> bool:
+        """Return whether each rank has the gradients of these parameters whole, as replicas have."""
+        world, summed = world_size(), self._of(items)
+        is_summed = len(summed) == len(items) and set(map(len, summed.values())) == {world}
+        return world == 1 or is_summed or len(self.replicas_of(items)) == world
+
     def ranks_of(self, items: Sequence[Any]) -> list[int]:
         """Return the ranks over which most of the gradients of these parameters were summed; [] for none."""
         summed = self._of(items)
@@ -78,8 +84,8 @@ class SummedGradients:
         }
 
     def _note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        tensor = args[0] if args else kwargs.get("tensor")
-        group = kwargs.get("group", args[2] if len(args) > 2 else None)
+        tensor = argument(args, kwargs, 0, "tensor")
+        group = argument(args, kwargs, 2, "group")
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and len(self._summed) < 100_000:
             ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
             if len(ranks) > 1:

@@ -13,7 +13,7 @@ from msprobe_laws.formulas import FORMULAS
 from msprobe_laws.observation import Array, Content
 from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import names_of_states
-from msprobe_laws.pytorch.tensors import arrays_of, dtype_of, local_part, place_of
+from msprobe_laws.pytorch.tensors import arrays_of, dtype_of, local_part, place_of, placements_of
 
 #: Parameters of which all elements are looked at in a step, where that is wanted.
 _IN_TURN = 4
@@ -54,7 +54,8 @@ class Reader:
         for item, gradient, array in zip(self.items, held, arrays):
             local = local_part(gradient)
             elements = None if gradient is None else EMPTY if array is None else array / scale
-            gradients.append(Gradient(elements, "" if local is None else dtype_of(local), identity_of(item)))
+            is_term = any(placement.is_partial() for placement in placements_of(gradient))
+            gradients.append(Gradient(elements, "" if local is None else dtype_of(local), identity_of(item), is_term))
         return contents, gradients
 
     def after(self, gradients: Sequence[Gradient]) -> list[Content]:

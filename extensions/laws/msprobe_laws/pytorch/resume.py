@@ -23,7 +23,7 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.law import Unchecked, Violation
 from msprobe_laws.pytorch.tensors import local_part, some
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
 from msprobe_laws.training import RESUME
@@ -39,11 +39,7 @@ class ResumeLaw:
     """Keeps what a saved training consists of, and compares a resumed one with it."""
 
     def __init__(
-        self,
-        session: LawSession,
-        guard: Guard,
-        rank: Callable[[], int | None],
-        scale: Callable[[], float | None],
+        self, session: LawSession, guard: Guard, rank: Callable[[], int | None], scale: Callable[[], float | None]
     ) -> None:
         """Watch nothing yet; `scale` gives the scale of the loss."""
         self._session, self._guard, self._rank, self._scale = session, guard, rank, scale
@@ -96,7 +92,7 @@ class ResumeLaw:
         self._random = self._batch = ""
 
     def _saved(self, result: None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        path = _path_of(args[1] if len(args) > 1 else kwargs.get("f"))
+        path = _path_of(argument(args, kwargs, 1, "f"))
         if path is None or not self._session.journal.is_ours:
             return
         kept = {
@@ -104,7 +100,7 @@ class ResumeLaw:
             "file": str(path),
             "bytes": path.stat().st_size,
             "script": Path(sys.argv[0]).name if sys.argv else "",
-            "has_optimizer": _holds_optimizer(args[0] if args else kwargs.get("obj")),
+            "has_optimizer": _holds_optimizer(argument(args, kwargs, 0, "obj")),
             "now": self._now(),
         }
         place = self._place(path)
@@ -112,7 +108,7 @@ class ResumeLaw:
         self._written = [entry for entry in self._written if entry[0] != place] + [(place, kept)]
 
     def _was_loaded(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        path = _path_of(args[0] if args else kwargs.get("f"))
+        path = _path_of(argument(args, kwargs, 0, "f"))
         kept = None if path is None else _read(self._place(path))
         if (
             path is not None

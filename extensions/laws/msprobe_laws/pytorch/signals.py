@@ -31,11 +31,11 @@ from msprobe_laws.pytorch.draws import Draws
 from msprobe_laws.pytorch.loading import Loading
 from msprobe_laws.pytorch.models import TorchRunning, is_away
 from msprobe_laws.pytorch.modules import Modules
-from msprobe_laws.pytorch.ranks import world_size
+from msprobe_laws.pytorch.ranks import SummedGradients, world_size
 from msprobe_laws.pytorch.resume import ResumeLaw
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.schedules import Schedules
-from msprobe_laws.replacing import Replacing
+from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
 
@@ -61,7 +61,9 @@ class TorchSignals:
         self._schedules = Schedules(session, self._replacing)
         dividing = Dividing()
         self._scaling = LossScaling(session, guard, self._schedules.tries, dividing)
-        self._backward = Backward(session, guard, self._running, self._scaling, dividing)
+        #: Gradients that are summed over ranks.
+        self.reduced = SummedGradients(guard)
+        self._backward = Backward(session, guard, self._running, self._scaling, dividing, self.reduced)
         self._resume = ResumeLaw(session, guard, rank, self._scaling.held_scale)
         self._modules = Modules(self._models, guard, self._running, self._resume.model_begins)
         self._clips = Installation(self._backward.clipping.seen, is_searched=is_searched)
@@ -112,7 +114,7 @@ class TorchSignals:
             self._session.say(name, "model", reason)
 
     def _note_freezing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if type(args[0]) is nn.Parameter and not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True)):
+        if type(args[0]) is nn.Parameter and not argument(args, kwargs, 1, "requires_grad", True):
             self._meant_frozen[args[0]] = True
 
     # Steps

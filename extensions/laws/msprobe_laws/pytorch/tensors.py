@@ -76,7 +76,14 @@ def place_of(local: torch.Tensor | None, whole: Any) -> TensorPlace:
     """Return where a tensor is; `local` is the part that this process holds."""
     if local is None:
         return TensorPlace(0, str(getattr(whole, "dtype", "")).rpartition(".")[2])
-    return TensorPlace(local.data_ptr() if local.numel() else 0, dtype_of(local), str(local.device), tuple(local.shape))
+    address = local.data_ptr() if local.numel() else 0
+    is_part = any(placement.is_shard() for placement in placements_of(whole))
+    return TensorPlace(address, dtype_of(local), str(local.device), tuple(local.shape), is_part)
+
+
+def placements_of(tensor: Any) -> Sequence[Any]:
+    """Return how a DTensor is spread over each dimension of its mesh; () for another tensor."""
+    return getattr(tensor, "placements", ())
 
 
 def version_of(tensor: Any) -> int:
@@ -115,7 +122,7 @@ def fingerprint_of(tensors: Iterable[torch.Tensor]) -> tuple[str, bool]:
 
 def norm_of(gradients: Sequence[Any]) -> tuple[float | None, str]:
     """Return (2-norm, summed in the gradients' own precision and over them in float64; or why there is none)."""
-    if any(hasattr(item, "placements") for item in gradients):
+    if any(map(placements_of, gradients)):
         return None, "gradients are spread over ranks"
     if any(item.layout is not torch.strided or item.is_complex() for item in gradients):
         return None, "gradients are sparse or complex"

@@ -31,9 +31,10 @@ from msprobe_laws.observation import Array, UpdatedParameter
 from msprobe_laws.optimizers import OpenStep, Optimizers, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import formula_of, precision_of
 from msprobe_laws.pytorch.models import is_away, parameters_of
-from msprobe_laws.pytorch.ranks import SummedGradients, world_size
+from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.reading import Reader
 from msprobe_laws.pytorch.signals import TorchSignals
+from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -68,7 +69,7 @@ class TorchOptimizerLaws(Optimizers):
         self._open: dict[int, _OpenStep] = {}
         self._handles: list[Any] = []
         self._names = parameter_names()
-        self._reduced = SummedGradients(guard)
+        self._reduced = signals.reduced
         #: Hooks of ours on optimizers that have hooks of the script, by the optimizer's id.
         self._innermost: dict[int, tuple[Any, Any]] = {}
 
@@ -142,7 +143,7 @@ class TorchOptimizerLaws(Optimizers):
                 watched.samples.clear()
                 self._session.state_continues.forget(watched.name)
             self._guard.enter("laws: a step begins", self._signals.step_begins, step)
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = argument(args, kwargs, 1, "closure")
         reader = Reader(optimizer, list(step.parameters.values()), watched, formula)
         before, gradients = reader.before(_number(getattr(optimizer, "grad_scale", None), 1.0))
         groups, settings = _groups_of(optimizer), group_settings(optimizer)

@@ -14,9 +14,9 @@ import numpy as np
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.values import PlainValue
-from msprobe_laws.observation import Array, Clipping, Content, TensorPlace, Update, UpdatedParameter
+from msprobe_laws.observation import Array, Clipping, Content, TensorPlace, Update, UpdatedParameter, coarsest_roundoff
 from msprobe_laws.suite.steps import NotRecordedError
-from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 
 #: Elements of a tensor that are looked at, and those of one that is small enough to be looked at as a whole.
 _SAMPLE, _WHOLE = 4096, 1 << 16
@@ -57,30 +57,24 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
     owners = [index for index, count in enumerate(counts) for _ in range(count)]
     updated = []
     for at, (name, item) in enumerate(parameters.items()):
-        shape = item.before.shape if item.before is not None else ()
+        shape = getattr(item.before, "shape", ())
         index = _positions(name, math.prod(shape))
         before = _content(dump, item.before, item.states_before, index, shape)
         after = _content(dump, item.after or item.before, item.states_after, index, shape)
         if item.after is None or before.values.size != after.values.size:
             before.values = after.values = _NOTHING
-        gradient = _NOTHING if item.gradient is not None else None
-        if (array := _read(dump, item.gradient, index, shape)) is not None:
-            gradient = array
+        gradient = _read(dump, item.gradient, index, shape)
+        if gradient is None and item.gradient is not None:
+            gradient = _NOTHING
         is_trained = item.before is None or item.before.requires_grad != "False"
         group = owners[at] if at < len(owners) else 0
-        updated.append(UpdatedParameter(name, group, before, after, gradient, dtype_of(item.gradient), is_trained))
-    frame = dump.stacks.user_frame(record)
-    return Update(
-        record.split(".")[1],
-        str(law.get("formula") or ""),
-        groups,
-        updated,
-        number,
-        "" if frame is None else str(frame),
-        str(law.get("unknown") or ""),
-        law.get("is_own") is True,
-        float(law.get("precision") or FLOAT32_ROUNDOFF),
-    )
+        dtype, is_term = dtype_of(item.gradient), _is_spread(item.gradient, "P")
+        updated.append(UpdatedParameter(name, group, before, after, gradient, dtype, is_trained, is_term=is_term))
+    optimizer, source = record.split(".")[1], str(dump.stacks.user_frame(record) or "")
+    formula, unknown = (str(law.get(key) or "") for key in ("formula", "unknown"))
+    precision = float(law.get("precision") or FLOAT32_ROUNDOFF)
+    is_own = law.get("is_own") is True
+    return Update(optimizer, formula, groups, updated, number, source, unknown, is_own, precision)
 
 
 def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
@@ -91,7 +85,7 @@ def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
     """
     is_zero = {}
     for name, item in _tensors_of(flatten(dump.record(record)), {}).items():
-        gradient = item.gradient.tensor if item.gradient is not None else None
+        gradient = getattr(item.gradient, "tensor", None)
         is_frozen = item.before is not None and item.before.requires_grad == "False"
         # Of a gradient that is spread over ranks, other elements are elsewhere.
         if gradient is not None and not is_frozen and gradient.spread is None and gradient.maximum is not None:
@@ -128,22 +122,18 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         norm = float(dump.tensors.load(reported.tensor, reported.place).reshape(-1)[0])
     elif reported is not None:
         norm = _number(reported, None)
-    frame = dump.stacks.user_frame(record)
-    return Clipping(
-        [leaf.path.removeprefix("input.gradients.") for leaf in gradients],
-        total**0.5,
-        None,
-        norm,
-        _number(values.get("input.max_norm"), float("inf")),
-        size,
-        max(map(dtype_of, gradients), key=unit_roundoff),
-        source="" if frame is None else str(frame),
-        unknown=unknown or ("" if norm is not None else "the norm is not recorded"),
-    )
+    if norm is None:
+        unknown = unknown or "the norm is not recorded"
+    names = [leaf.path.removeprefix("input.gradients.") for leaf in gradients]
+    limit = _number(values.get("input.max_norm"), float("inf"))
+    unit = coarsest_roundoff(map(dtype_of, gradients))
+    has_others = isinstance(dump.ranks, Mapping) and dump.ranks.get("world_size") != 1
+    source = str(dump.stacks.user_frame(record) or "")
+    return Clipping(names, total**0.5, None, norm, limit, size, unit, 1.0, source, unknown, has_others)
 
 
 def _number(leaf: Leaf | None, otherwise: Any) -> Any:
-    value = getattr(leaf.value, "value", None) if leaf is not None else None
+    value = getattr(getattr(leaf, "value", None), "value", None)
     return float(value) if isinstance(value, (int, float)) else otherwise
 
 
@@ -175,7 +165,7 @@ def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Te
 def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: Any, shape: tuple[int, ...]) -> Content:
     """Return what a parameter and its states hold, of the elements at `index`."""
     values = _read(dump, leaf, index, shape)
-    place = TensorPlace(0, dtype_of(leaf), "", () if leaf is None else leaf.shape)
+    place = TensorPlace(0, dtype_of(leaf), "", getattr(leaf, "shape", ()), _is_spread(leaf, "S"))
     content = Content(_NOTHING if values is None else values, place)
     for key, state in states.items():
         number = _number(state, None) if state.tensor is None else None
@@ -219,8 +209,14 @@ def _positions(name: str, size: int) -> Any:
 
 def dtype_of(leaf: Leaf | None) -> str:
     """`float32`; "" for what is no tensor."""
-    tensor = leaf.tensor if leaf is not None else None
-    return "" if tensor is None or tensor.dtype is None else tensor.dtype.name.lower().rpartition(".")[2]
+    dtype = getattr(getattr(leaf, "tensor", None), "dtype", None)
+    return "" if dtype is None else dtype.name.lower().rpartition(".")[2]
+
+
+def _is_spread(leaf: Leaf | None, placement: str) -> bool:
+    """Return whether a DTensor has a placement that begins so: `S` of shards, `P` of terms."""
+    spread = getattr(getattr(leaf, "tensor", None), "spread", None)
+    return spread is not None and any(text.startswith(placement) for text in spread.placements)
 
 
 def _plain(value: Any) -> Any:

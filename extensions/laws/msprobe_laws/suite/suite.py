@@ -20,16 +20,7 @@ from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
 from msprobe_laws.suite.steps import CLIP, NotRecordedError, StepSequence, names
 from msprobe_laws.suite.vanishing import Vanishing
 from msprobe_laws.training import GRADIENTS_ARRIVE, RANKS_DRAW, REPLICAS
-from pytest_msprobe.suites.contract import (
-    Context,
-    Group,
-    ItemRecord,
-    Suite,
-    SuiteError,
-    SuiteReport,
-    escape,
-    place_in,
-)
+from pytest_msprobe.suites.contract import Context, Group, ItemRecord, Suite, SuiteError, SuiteReport, escape, place_in
 from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, StepPosition, Verdict
 
 if TYPE_CHECKING:

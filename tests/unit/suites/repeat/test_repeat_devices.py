@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_msprobe.suites.repeat.report import compare_devices, listed
+from pytest_msprobe.answers import RowFacts, RunRows
+from pytest_msprobe.suites.repeat.report import RepeatReport, compare_devices, listed
 from pytest_msprobe.suites.repeat.results import content_digest
+from pytest_msprobe.verdicts import RowCounts, VerdictRow
 
 X = np.arange(4096, dtype=np.float32).reshape(64, 64)
 
@@ -66,3 +69,21 @@ def test_every_value_has_a_digest(value: Any) -> None:
 
 def test_words() -> None:
     assert [listed(["3"]), listed(["0", "1", "2"])] == ["device 3", "devices 0, 1 and 2"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_answer_names_the_direction_in_which_devices_differ(tmp_path: Path, direction: str) -> None:
+    parts = tuple(f"{part}-device{device}" for device in "012" for part in ("forward", "backward"))
+    rows = []
+    for part in parts:
+        held = content(wrong(200) if part == f"{direction}-device1" else X)
+        node_id = f"dump.json::Mint.exp.0::{part}"
+        rows.append(VerdictRow(node_id, "d", "Mint.exp.0", part, parts, parts, "pass", "passed", attachment=held))
+    report = RepeatReport(tmp_path, ("0", "1", "2"), are_elsewhere=False)
+    for row in rows:
+        report.receive("Mint.exp.0", row)
+    report.receive_call("Mint.exp.0", rows)
+    report.finish()
+    (finding,) = report.answer(RunRows(RowFacts(suite="repeat"), RowCounts())).findings
+    assert (finding.kind, finding.place.record) == ("device", f"Mint.exp.0.{direction}")
+    assert finding.id == f"dump.json::Mint.exp.0::{direction}-device1"
