@@ -683,7 +683,7 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if 100 <= abs(value) < 10_000 else f"{value:.3g}"
 
 
-def listed_numbers(numbers: Iterable[int]) -> str:
+def listed_numbers(numbers: Iterable[int], dash: str = " to ") -> str:
     """`0 to 3, 7` of 0, 1, 2, 3, 7."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -691,7 +691,7 @@ def listed_numbers(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(" to ".join(dict.fromkeys((str(run[0]), str(run[-1])))) for run in runs)
+    return ", ".join(dash.join(dict.fromkeys((str(run[0]), str(run[-1])))) for run in runs)
 
 
 def of_ranks(numbers: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.answers.words import listed_numbers
 
 _MOST_CHARACTERS, _MOST_ITEMS, _MOST_NAMES = 60, 8, 3
 
@@ -66,13 +67,7 @@ def switched(value: object) -> str:
 
 def numbers(listed: Iterable[int]) -> str:
     """`0-3, 7`."""
-    parts: list[list[int]] = []
-    for number in sorted(set(listed)):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join("-".join(map(str, dict.fromkeys(ends))) for ends in parts)
+    return listed_numbers(listed, "-")
 
 
 def last_name(kind: str) -> str:
