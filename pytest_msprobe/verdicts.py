@@ -140,6 +140,11 @@ class OutputRow:
         return self.figures.get("ratio")
 
     @property
+    def measured(self) -> dict[str, float]:
+        """The figures that have a meaning for this output."""
+        return {name: value for name, value in self.figures.items() if value is not None}
+
+    @property
     def badness(self) -> tuple[bool, float]:
         """Sort key: a failed output above all that pass, then by the first figure of `BADNESS` that it has.
 
@@ -303,6 +308,17 @@ class VerdictRow(Wire):
     def worst(self) -> OutputRow | None:
         """The worst output, which is shown where there is room for one; None when nothing was compared."""
         return max(self.outputs, key=lambda output: output.badness, default=None)
+
+    @property
+    def worst_failure(self) -> OutputRow | None:
+        """The worst output that failed; None when none did."""
+        worst = self.worst
+        return worst if worst is not None and worst.status == "error" else None
+
+    @property
+    def record(self) -> str:
+        """The name of the record: `Mint.matmul.3.forward`, or that of the call where it has no direction."""
+        return f"{self.call}.{self.part}" if self.direction else self.call
 
     @property
     def rounding(self) -> str:

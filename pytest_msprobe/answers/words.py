@@ -29,18 +29,15 @@ _COMMAND, _TELLS = "next: ", "      ("
 
 def said(answer: Answer) -> Answer:
     """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
-    findings = tuple(map(_finding_said, answer.findings))
+    findings = []
+    for finding in answer.findings:
+        detail = finding.detail or _DETAILS.get(finding.kind, lambda _: "")(finding)
+        findings.append(structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=meaning_of(step)) for step in answer.next)
-    answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact_said(answer.exact))
+    answer = structs.replace(answer, findings=tuple(findings), open=gaps, next=steps, exact=exact_said(answer.exact))
     is_cut = answer.outcome == "wrong" and not answer.findings  # of a file in which one entry was too large
     return answer if is_cut else structs.replace(answer, headline=headline(answer))
-
-
-def _finding_said(finding: Finding) -> Finding:
-    describe = _DETAILS.get(finding.kind)
-    detail = finding.detail or (describe(finding) if describe is not None else "")
-    return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
 # The first line.
@@ -285,15 +282,6 @@ def _cannot_be_read(finding: Finding) -> str:
     return f"{finding.count} of {counted(int(total), 'records')} cannot be read: {finding.detail}"
 
 
-def _beyond_limits(finding: Finding) -> str:
-    return f"{counted(finding.count, 'records', 'are')} beyond the limits, all by rounding"
-
-
-def _cause_not_selected(finding: Finding) -> str:
-    verb = "differs" if finding.count == 1 else "differ"
-    return f"{counted(finding.count, 'records')} {verb}, and the cause is not in the selection"
-
-
 def _settings(finding: Finding) -> str:
     """`lr 0.01, golden 0.001`."""
     values = [f"{it.name} {it.target}, golden {it.golden}" for it in finding.arguments[:1] if it.target or it.golden]
@@ -334,8 +322,10 @@ _NAMES: Mapping[str, Callable[[Finding], str]] = {
     "incomplete": _incomplete,
     "run": _detail,
     "unreadable": _cannot_be_read,
-    "limits": _beyond_limits,
-    "cause not selected": _cause_not_selected,
+    "limits": lambda finding: f"{counted(finding.count, 'records', 'are')} beyond the limits, all by rounding",
+    "cause not selected": lambda finding: (
+        f"{counted(finding.count, 'records', 'differ')}, and the cause is not in the selection"
+    ),
     "not judged": lambda finding: "not everything could be judged, as --msprobe-strict asks",
 }
 #: Figures that say how wrong a value is, the first that it has.

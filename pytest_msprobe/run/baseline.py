@@ -10,13 +10,7 @@ import msgspec
 import pytest
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.reports.baseline import (
-    Baseline,
-    BaselineCounts,
-    BaselineError,
-    KnownFailures,
-    read_baseline,
-)
+from pytest_msprobe.reports.baseline import Baseline, BaselineCounts, BaselineError, KnownFailures, read_baseline
 from pytest_msprobe.run.settings import RUN, Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.verdicts import VerdictRow
@@ -68,11 +62,7 @@ class BaselineForWorkers:
         Raises:
             pytest.UsageError: it cannot be read, or is no baseline.
         """
-        baseline = _read(path)
-        failures = tuple(failure for failure in baseline.known if failure.suite == suite)
-        run = tuple(fault for fault in baseline.run if fault.suite == suite)
-        of_suite = msgspec.structs.replace(baseline, known=failures, run=run)
-        self._content: dict[str, Any] = msgspec.to_builtins(of_suite)
+        self._content: dict[str, Any] = msgspec.to_builtins(_read(path).of_suite(suite))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

@@ -29,7 +29,7 @@ from pytest_msprobe.run.summary import RunSummary
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
-from pytest_msprobe.support import place_of, version_of
+from pytest_msprobe.support import first_of, place_of, version_of
 from pytest_msprobe.verdicts import Change, VerdictRow
 
 
@@ -166,11 +166,9 @@ class Unwritten:
         """What ended, and what is missing."""
         yield from self.problems.values()
         if self._names:
-            first = next(iter(self._names))
-            more = f" and {len(self._names) - 1} more" if len(self._names) > 1 else ""
             yield (
-                f"not written: {first}{more}; make room and continue with --msprobe-resume=FILE, the file above whose "
-                f"rows are to be completed"
+                f"not written: {first_of(self._names, 1)}; make room and continue with --msprobe-resume=FILE, the file "
+                "above whose rows are to be completed"
             )
 
 
