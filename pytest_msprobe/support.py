@@ -7,11 +7,10 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO
@@ -81,12 +80,6 @@ _PATH = re.compile(r"(?<![\w<])/[^\s:,;'\"]+")
 def without_numbers(text: str) -> str:
     """A message in which only what tells one kind of failure from another stands: no number, no path."""
     return " ".join(_NUMBER.sub("#", _PATH.sub("PATH", text)).split())
-
-
-def first_of(texts: Collection[str], most: int) -> str:
-    """Return `a, b and 4 more`, of which `most` are named."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return f"{', '.join(islice(texts, most))}{more}"
 
 
 #: Top-level packages that are found as Python does without pytest.

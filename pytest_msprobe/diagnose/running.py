@@ -65,7 +65,7 @@ class StepRunner:
         rows = self._folder / f"{self._count}.jsonl" if self._with_rows else None
         out = self._out or self._folder / f"out{self._count}"
         arguments = [*step.arguments, f"--msprobe-diagnosis={answer}", f"--msprobe-out={out}", "-q", "--tb=no"]
-        arguments += [f"-pno:{name}" for name in _UNUSED]
+        arguments += map("-pno:{}".format, _UNUSED)
         if not step.computes:
             # Capturing costs a tenth where thousands of records are compared and nothing is computed.
             arguments.append("--capture=no")
@@ -99,10 +99,7 @@ def _fewer_collections() -> Iterator[None]:
 #: Plugins of pytest without options that an ini file may have. One collects garbage at the end, to no use here.
 _UNUSED = ("cacheprovider", "unraisableexception", "threadexception")
 #: Plugins of pytest and of others that wrap each phase of each item, and see nothing in items of ours.
-_IDLE = (
-    *("warnings", "faulthandler", "setuponly", "assertion", "subtests", "tmpdir", "unittest"),
-    *("hypothesispytest",),
-)
+_IDLE = "warnings faulthandler setuponly assertion subtests tmpdir unittest hypothesispytest".split()
 
 
 class _Watcher:
@@ -155,11 +152,9 @@ def chosen(ran: Sequence[Ran]) -> Ran:
 
     A finding that was computed goes before one that only differs first; where nothing is wrong the main step counts.
     """
-    wrong = [run for run in ran if run.answer.outcome == "wrong"]
-    if wrong:
+    if wrong := [run for run in ran if run.answer.outcome == "wrong"]:
         return min(wrong, key=_rank)
-    main = [run for run in ran if run.step.is_main] or ran
-    return min(main, key=lambda run: run.answer.outcome == "nothing judged")
+    return min(ran, key=lambda run: (not run.step.is_main, run.answer.outcome == "nothing judged"))
 
 
 def _rank(ran: Ran) -> tuple[int, bool, bool]:

@@ -9,7 +9,7 @@ from math import prod
 from operator import attrgetter
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, ModelFacts, OptimizerFacts
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.manifests.optimizers import left_out, left_out_words, optimizer_parameters
 from pytest_msprobe.manifests.pairing import is_dropout, plural_of
 from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, shown, switched
@@ -40,7 +40,7 @@ def facts(manifest: Manifest) -> list[str]:
         lines.append(f"variables: {_listed(manifest.environment, '=')}")
     command = manifest.script.get("command")
     if isinstance(command, list):
-        start = f", at {cut(manifest.time)}" if manifest.time else ""
+        start = optional(", at {}", cut(manifest.time))
         lines.append(f"command: {cut(' '.join(map(str, command[:40])), 200)}{start}")
     git = as_mapping(manifest.script.get("git"))
     if isinstance(revision := git.get("revision"), str):
@@ -97,8 +97,8 @@ def _model(model: ModelFacts, nouns: str) -> str:
 
 def dropout_rates(layer: LayerFacts) -> list[float]:
     """Probabilities with which a layer drops."""
-    settings = layer.settings.items()
-    return [float(value) for key, value in settings if is_dropout(key, layer) and type(value) in (int, float)]
+    values = [value for key, value in layer.settings.items() if is_dropout(key, layer)]
+    return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
 
 
 #: Classes of layers that compute otherwise in training mode, for manifests that do not tell.
@@ -130,8 +130,7 @@ def _has_modes(layer: LayerFacts, rates: list[float], rates_inside: list[float])
 
 def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
     schedulers = ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers)
-    suffix = f" with {schedulers}" if schedulers else ""
-    yield f"optimizer {last_name(optimizer.kind)}{suffix}"
+    yield f"optimizer {last_name(optimizer.kind)}{optional(' with {}', schedulers)}"
     for number, group in enumerate(optimizer.groups[:8]):
         settings = ", ".join(f"{key} {shown(group.settings[key])}" for key in _SHOWN if key in group.settings)
         yield f"  group {number}: {counted(len(group.parameters), 'parameters')}, {settings}"
@@ -171,7 +170,7 @@ def _modes(manifest: Manifest) -> Iterator[str]:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
             yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
         elif not root.is_training and manifest.optimizers and not others and layers_with_modes(model):
-            since = f", since {model.eval_at}" if model.eval_at else ""
+            since = optional(", since {}", model.eval_at)
             yield f"model {last_name(model.kind)} is in eval while an optimizer trains it{since}"
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.manifests.optimizers import optimizer_differences
 from pytest_msprobe.manifests.pairing import (
     differing_values,
@@ -126,7 +126,7 @@ def _structure(
 
 
 def _tie(tensor: TensorFacts) -> str:
-    return f"tied to {cut(tensor.tied)}" if tensor.tied else "not tied"
+    return optional("tied to {}", cut(tensor.tied)) or "not tied"
 
 
 def _grouped(fact: str, pairs: Iterable[tuple[str, Any, Any]]) -> Iterable[tuple[tuple[Any, Any], list[str]]]:
@@ -227,8 +227,8 @@ def _autocast(manifest: Manifest) -> str | None:
 
 def _seeds(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     for name, *seeds in differing_values(_random(target, "seeds"), _random(golden, "seeds")):
-        texts = ("not set" if seed is None else shown(seed) for seed in seeds)
-        yield difference_of("random", f"seed of {cut(name)}", *texts, 0.87, what="seed", names=(name,))
+        ours, theirs = ("not set" if seed is None else shown(seed) for seed in seeds)
+        yield difference_of("random", f"seed of {cut(name)}", ours, theirs, 0.87, what="seed", names=(name,))
 
 
 def _random(manifest: Manifest, part: str) -> Mapping[str, object]:
@@ -251,21 +251,14 @@ def _random_states(target: Manifest, golden: Manifest, *, has_other_values: bool
         yield ManifestDifference("random", "state", "", "", f"the random state of {names(weak)} {words}", 0.35)
 
 
-#: Words in the name of a switch or a variable: how likely it explains other numbers.
-_WEIGHTS = (
-    ("deterministic: warn", 0.5),
-    ("threads", 0.4),
-    ("device", 0.4),
-    ("VISIBLE_DEVICES", 0.1),
-    ("THREADS", 0.3),
-    ("WORLD_SIZE", 0.3),
-    ("RANK_SIZE", 0.3),
-    ("MS_WORKER_NUM", 0.3),
-    ("PYTHONHASHSEED", 0.45),
-    ("ALLOC", 0.4),
-)
-
-
+#: How likely a switch or a variable explains other numbers, by words in its name.
+_WEIGHTS = {
+    0.5: ("deterministic: warn",),
+    0.4: ("threads", "device", "ALLOC"),
+    0.1: ("VISIBLE_DEVICES",),
+    0.3: ("THREADS", "WORLD_SIZE", "RANK_SIZE", "MS_WORKER_NUM"),
+    0.45: ("PYTHONHASHSEED",),
+}
 #: Versions of what computes.
 _OF_FRAMEWORK = ("torch", "mindspore", "torch_npu", "cann", "cuda", "cudnn")
 #: Facts of a device: words, and how likely they explain other numbers.
@@ -273,7 +266,7 @@ _OF_DEVICE = {"kind": ("device", 0.6), "name": ("device name", 0.55), "count": (
 
 
 def _weight(name: str, otherwise: float) -> float:
-    return next((weight for words, weight in _WEIGHTS if words in name), otherwise)
+    return next((weight for weight, words in _WEIGHTS.items() if any(map(name.__contains__, words))), otherwise)
 
 
 def _switches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.manifests.pairing import common_names, differing_values, same_settings
 from pytest_msprobe.manifests.value import ManifestDifference, difference_of
 from pytest_msprobe.manifests.wording import last_name, names, shown, together
@@ -114,7 +114,7 @@ def _of_pair(
             continue
         noun = "group" if len(setting.groups) == 1 else "groups"
         which = f"{noun} {together(list(map(str, setting.groups)))}"
-        some = f" ({names(setting.parameters)})" if setting.parameters else ""
+        some = optional(" ({})", names(setting.parameters))
         words, values = f"{shown(setting.key)} of {which}{of}{some}:", (shown(setting.value), shown(setting.other))
         yield difference_of("optimizer", words, *values, _LIKELIHOODS.get(setting.key, 0.955), what=setting.key)
     yield from _schedulers(ours, theirs, of, has_other_rate=has_other_rate)

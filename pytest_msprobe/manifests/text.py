@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msprobe_collector.dump_format.manifest import read_manifest
-from msprobe_collector.dump_format.values import DumpError, counted, printable
+from msprobe_collector.dump_format.values import DumpError, counted, optional, printable
 from pytest_msprobe.manifests.alone import facts, suspicions
 from pytest_msprobe.manifests.folders import ManifestFile, differences_of, manifests_in, paired
 from pytest_msprobe.manifests.value import ManifestDifference
@@ -109,7 +109,7 @@ def sentences_of(pairs: _Pairs) -> list[str]:
         if len(entries) < len(within):
             owners = list(dict.fromkeys(file.owner for file, _ in entries))
             where.append(_ranks(owners, within).removeprefix(", "))
-        lines.append(f"{sentence} ({', '.join(where)})" if where else sentence)
+        lines.append(f"{sentence}{optional(' ({})', ', '.join(where))}")
     return [*lines, *problems]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import first_of, printable
 from pytest_msprobe.answers.words import listed_numbers
 
 _MOST_CHARACTERS, _MOST_ITEMS, _MOST_NAMES = 60, 8, 3
@@ -53,9 +53,7 @@ def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 def names(listed: Iterable[str], most: int = _MOST_NAMES) -> str:
     """`a, b, c and 4 more`."""
-    every = list(listed)
-    text = ", ".join(cut(name) for name in every[:most])
-    return f"{text} and {len(every) - most} more" if len(every) > most else text
+    return first_of(list(map(cut, listed)), most)
 
 
 def switched(value: object) -> str:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from inspect import signature
 from itertools import chain
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, dtype_of_array
+from msprobe_collector.dump_format.values import optional
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.outputs import paired_gradients
@@ -161,8 +162,8 @@ class _OwnRuns(ExtraRuns):
 
     @cached_property
     def _held(self) -> frozenset[int]:
-        floats = [value for _, value in leaves(self.call) if _is_float(value)]
-        return frozenset(n for n, array in enumerate(floats) if unit_roundoff(array.dtype) > sides.NARROWEST_COMPUTED)
+        roundoffs = enumerate(_roundoffs(self.call))
+        return frozenset(place for place, roundoff in roundoffs if roundoff > sides.NARROWEST_COMPUTED)
 
     @cached_property
     def second(self) -> Sequence[Any] | None:
@@ -197,7 +198,7 @@ class _Results:
     def values(self) -> list[Any]:
         """All of both, in the order of their rows."""
         gradients = [gradient for gradient in self.gradients or () if gradient is not None]
-        return [*(output.value for output in self.outputs), *gradients]
+        return [*map(attrgetter("value"), self.outputs), *gradients]
 
 
 @dataclass(frozen=True)
@@ -274,8 +275,11 @@ class _Judge:
             return sides.MindSporeSide(function, self.arguments, allowed.seed, is_raised=True)
         if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
             function = copy.deepcopy(function).double()
-        roundoffs = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
-        roundoff = max(roundoffs, default=0.0) if allowed.accumulates == "same" else unit_roundoff(allowed.accumulates)
+        roundoff = (
+            max(_roundoffs(self.case.call), default=0.0)
+            if allowed.accumulates == "same"
+            else unit_roundoff(allowed.accumulates)
+        )
         return sides.TorchReference(
             function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > FLOAT32_ROUNDOFF else None
         )
@@ -332,7 +336,7 @@ class _Judge:
                     return None
                 if incoming:
                     return cast("Sequence[Any]", other().gradients(incoming))
-                return [output.value for output in _paired(case, other().outputs, reference.outputs)[0]]
+                return list(map(attrgetter("value"), _paired(case, other().outputs, reference.outputs)[0]))
 
             kind, bench = "backward" if incoming else "forward", Bench(reference.engine, None, operands)
             runs = reference.kept.setdefault(kind, _OwnRuns(reference.run, bench, incoming))
@@ -350,16 +354,14 @@ class _Judge:
             parts[-1].add_gradients(*both)
         verdicts = [part.finding(self.kernel.name, reference.engine.label) for part in parts]
         worst = max(verdicts, key=lambda verdict: _ORDER.index(verdict.status))
-        rows = tuple(chain.from_iterable(verdict.outputs for verdict in verdicts))
-        return replace(
-            worst, outputs=rows, explanation="\n\n".join(filter(None, [verdict.explanation for verdict in verdicts]))
-        )
+        rows = tuple(chain.from_iterable(map(attrgetter("outputs"), verdicts)))
+        explanation = "\n\n".join(filter(None, map(attrgetter("explanation"), verdicts)))
+        return replace(worst, outputs=rows, explanation=explanation)
 
     def _incoming(self, returned: Sequence[Output], expected: Sequence[Output]) -> Incoming:
         """A gradient for every float output, the same for both sides; () where no gradient is wanted."""
         arrays = _arrays_returned(returned)
-        shapes = [array.shape for array in arrays]
-        if not self.case.wanted or shapes != [array.shape for array in _arrays_returned(expected)]:
+        if not self.case.wanted or list(map(np.shape, arrays)) != list(map(np.shape, _arrays_returned(expected))):
             return ()  # where shapes differ, that is an error by itself
         random = np.random.default_rng(self.allowed.seed)
         incoming: list[Array | None] = []
@@ -383,7 +385,7 @@ class _Judge:
 
     def _again(self, results: _Results, incoming: Incoming, expected: Sequence[Output]) -> _Results:
         """The results of a second call, in memory that was filled, for incoming gradients that are not contiguous."""
-        arrays = [*results.values, *(value for _, value in leaves(self.case.call))]
+        arrays = [*results.values, *dict(leaves(self.case.call)).values()]
         execution = self.kernel.run([value.nbytes for value in arrays if isinstance(value, np.ndarray)])
         outputs = _paired(self.case, execution.outputs, expected)[0]
         try:
@@ -395,8 +397,7 @@ class _Judge:
         self, results: _Results, expected: Sequence[Output], incoming: Incoming, failed: Sequence[OutputRow]
     ) -> list[str]:
         """Which narrower sums or operands would explain the error, if any."""
-        ratios = [row.figures.get("ratio") for row in failed]
-        is_near = all(ratio is not None and ratio < Times.HOPELESS for ratio in ratios)
+        is_near = all(row.measured.get("ratio", math.inf) < Times.HOPELESS for row in failed)
         if self.allowed.no_worse_than is not None or any(row.pattern_kind not in _VAGUE for row in failed):
             return []
         wider = {f"accumulates={name!r}": replace(self.allowed, accumulates=name) for name in ("float16", "bfloat16")}
@@ -430,12 +431,17 @@ class _Judge:
 def _usable(outcome: Any, engine: Engine) -> Any:
     if isinstance(outcome, (Unsupported, CapturedError)):
         outcome = getattr(engine, "failure", None) or outcome
-        place = f" at {outcome.place}" if isinstance(outcome, CapturedError) and outcome.place else ""
+        place = optional(" at {}", getattr(outcome, "place", ""))
         raise UnusableReference(
             f"the reference cannot run in float64 ({engine.label}){place}: {outcome}; write it with operations that "
             "take float64 tensors, and convert there what it brings along, such as weights"
         )
     return outcome
+
+
+def _roundoffs(call: protocol.Call) -> list[float]:
+    """Those of the float tensors that a call is given, in order."""
+    return [unit_roundoff(value.dtype) for _, value in leaves(call) if _is_float(value)]
 
 
 def _is_float(value: Any) -> bool:
@@ -494,8 +500,8 @@ def _repeated(rows: Sequence[OutputRow], first: _Results, again: _Results) -> tu
 
 def _difference(first: Any, second: Any, *, is_wrong: bool, is_turned: bool) -> str:
     """What two calls with the same inputs show; "" where they agree, or differ as another order of adding does."""
-    arrays = [result for result in (first, second) if isinstance(result, np.ndarray)]
-    is_alike = len(arrays) == 2 and first.dtype == second.dtype and first.shape == second.shape
+    are_arrays = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
+    is_alike = are_arrays and first.dtype == second.dtype and first.shape == second.shape
     if is_alike:
         unwritten = sides.is_filling(second) & (~sides.is_filling(first) | (is_wrong and second.itemsize > 1))
         if unwritten.any():

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import first_of, optional, printable
 from msprobe_collector.dump_format.yaml_files import read_plain
-from pytest_msprobe.support import first_of, without_numbers
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import BADNESS, OutputRow, VerdictRow
 
 #: The property of a row that says what the baseline makes of it: one of `STATES`, then ": " and why.
@@ -370,7 +370,7 @@ class BaselineCounts:
         if self.states["worse"]:
             shown.append(f"{self.states['worse']} worse")
         shown.append(f"{self.states['gone']} gone")
-        better = f" ({self.states['better']} of them better)" if self.states["better"] else ""
+        better = optional(" ({} of them better)", self.states["better"])
         shown.append(f"{self.states['known'] + self.states['better']} as before{better}")
         if self.states["unjudged"]:
             shown.append(f"{self.states['unjudged']} not judged")

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.dump_format.values import counted, printable
+from msprobe_collector.dump_format.values import counted, optional, printable
 from pytest_msprobe.answers import Answer
 from pytest_msprobe.answers.words import said, sentence_of, text_of
 from pytest_msprobe.reports.terminal import OUTCOME_WORDS
@@ -136,7 +136,7 @@ def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterato
     for output in outputs[:_OUTPUTS]:
         words = (output.label, output.tested_dtype, output.bench_dtype, output.shape)
         numbers = [number_text(output.figures.get(figure.name), figure.form) for figure in figures]
-        verdict = f"{output.status} by {output.standard}" if output.standard else output.status
+        verdict = f"{output.status}{optional(' by {}', output.standard)}"
         verdict = "; ".join(filter(None, (verdict, output.rounding, output.pattern)))
         line = "".join(f"<td>{text(word)}" for word in (*words, *numbers, verdict))
         yield f'<tr class="{text(output.status)}">{line}'
@@ -147,7 +147,7 @@ def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterato
 
 def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
     """A pass in plain text: a table for each of 5,000 would make the page slow."""
-    values, standard = output.measured, f", by {output.standard}" if output.standard else ""
+    values, standard = output.measured, optional(", by {}", output.standard)
     with_value = [figure for figure in figures[:_FIGURES] if figure.name in values]
     shown = [f"{figure.title.lower()} {values[figure.name]:.9g}" for figure in with_value]
     return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(shown) or 'equal'}{standard}")
@@ -162,7 +162,7 @@ def _figure_cell(figure: Figure, value: float | None) -> str:
 def _cell(column: str, value: object, *, key: str | None = None, hint: str = "") -> str:
     # pytest-html sorts by what stands between the tags, a comment included.
     comment = "" if key is None else f"<!--{key}-->"
-    title = f' title="{text(hint)}"' if hint else ""
+    title = optional(' title="{}"', text(hint))
     return f'<td class="col-{column}"{title}>{comment}{text(value)}</td>'
 
 

@@ -12,9 +12,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, first_of, optional
 from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.support import first_of
 from pytest_msprobe.verdicts import EXPLAINED, LAW, Change, Figure, OutputRow, RowCounts, VerdictRow
 
 _WORST = 10
@@ -163,7 +162,7 @@ class VerdictCounts(RowCounts):
             self._note_first(name, row, is_wrong=is_wrong)
         if is_wrong and row.rounding:
             far = row.rounding.partition("(")[2].partition(" times")[0]
-            self._unexplained.append(f"{name} {row.label}{f' ({far}x)' if far else ''}")
+            self._unexplained.append(f"{name} {row.label}{optional(' ({}x)', far)}")
         output = row.worst
         badness = output.badness[1] if output else math.inf
         entry = ((is_failed, is_wrong, badness), -self.judged, name, row, output)
@@ -240,7 +239,7 @@ class VerdictCounts(RowCounts):
         if not self.explained:
             return
         failed = self.failed.total()
-        others = f", {failed - self.explained} not" if failed > self.explained else ""
+        others = optional(", {} not", failed - self.explained)
         if others and self._unexplained:
             others += f": {first_of(self._unexplained, _NEAREST)}"
         yield Line(
@@ -303,6 +302,4 @@ def _figure_text(value: float | None, figure: Figure) -> str:
 
 
 def _output_text(output: OutputRow) -> str:
-    dtype = f" {output.tested_dtype}" if output.tested_dtype else ""
-    shape = f" {list(output.shape)}" if output.shape else ""
-    return f"{output.label}{dtype}{shape}"
+    return f"{output.label}{optional(' {}', output.tested_dtype)}{optional(' {}', list(output.shape))}"

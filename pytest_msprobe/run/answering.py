@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ class RunAnswering:
         self._is_strict = settings.is_strict
         self._unread: dict[str, str] = {}
         self._answer: Answer | None = None
-        targets = [folder.path for folder in settings.folders] or suite.files
+        targets = list(map(attrgetter("path"), settings.folders)) or suite.files
         self.rows = RunRows(
             RowFacts(
                 suite=suite.name,

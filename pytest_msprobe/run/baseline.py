@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from msprobe_collector.dump_format.values import counted, printable
+from msprobe_collector.dump_format.values import counted, optional, printable
 from pytest_msprobe.reports.baseline import Baseline, BaselineCounts, BaselineError, KnownFailures, read_baseline
 from pytest_msprobe.run.settings import RUN, Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
@@ -44,7 +44,7 @@ def _read(path: Path) -> Baseline:
 def baseline_header(settings: Settings, failures: KnownFailures | None) -> Iterator[str]:
     """The line above a run that is held to a baseline."""
     if failures is not None:
-        others = f", and {failures.elsewhere} of other dumps" if failures.elsewhere else ""
+        others = optional(", and {} of other dumps", failures.elsewhere)
         yield f"msprobe: baseline: {settings.baseline}: {counted(len(failures.known), 'known failures')}{others}"
 
 

@@ -64,7 +64,8 @@ def settle(session: pytest.Session, outcomes: Mapping[str, tuple[Outcome, str]])
             changes[report.nodeid] = Change(before, after, text)
             if last_failed is not None:
                 last_failed.lastfailed.pop(report.nodeid, None)
-                last_failed.lastfailed.update({report.nodeid: True} if after == "failed" else {})
+                if after == "failed":
+                    last_failed.lastfailed[report.nodeid] = True
     return changes
 
 

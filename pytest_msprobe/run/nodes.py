@@ -140,7 +140,7 @@ class RecordItem(pytest.Item):
         item: RecordItem = cls.from_parent(parent, name=part)
         item.group, item.part = group, part
         run = item.config.stash[RUN]
-        item.own_markers += [run.mark(name) for name in run.suite.marks(item.record)]
+        item.own_markers += map(run.mark, run.suite.marks(item.record))
         return item
 
     @property

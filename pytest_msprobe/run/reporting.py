@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from msprobe_collector.dump_format.values import counted, printable
+from msprobe_collector.dump_format.values import counted, first_of, optional, printable
 from pytest_msprobe.answers import EXIT_CODES, Answer, RowFacts
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
@@ -29,7 +29,7 @@ from pytest_msprobe.run.summary import RunSummary
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
-from pytest_msprobe.support import first_of, place_of, version_of
+from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import Change, VerdictRow
 
 
@@ -145,7 +145,7 @@ class Unwritten:
     def end(self, option: str, error: Exception, name: str = "") -> None:
         """Note that writing ends at `name`, for good: what stands in the file before it is whole."""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        place = f" at {name}" if name else ""
+        place = optional(" at {}", name)
         self.problems.setdefault(option, f"{option}: writing stopped{place}: {reason}; the rows before it are intact")
         if name:
             self.add(name)

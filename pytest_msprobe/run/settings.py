@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,7 @@ def read_settings(config: pytest.Config) -> Settings:
     values = {option.name: _value(option, config, yaml_values) for option in options}
     of_controller = getattr(config, "workerinput", {}).get("msprobe_dumps")
     folders, is_exclusive = ([], True) if of_controller else find_dumps(config, yaml_values)
-    named = of_controller or chain.from_iterable(folder.dumps for folder in folders)
+    named = of_controller or chain.from_iterable(map(attrgetter("dumps"), folders))
     dumps = tuple(dict.fromkeys(map(Path, named)))
     suite = _suite(values, dumps)
     of_suite = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite].options)}
@@ -292,7 +293,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
-    keys = ["dump", *(option.name for option in options)]
+    keys = ["dump", *map(attrgetter("name"), options)]
     for key in content:
         if key not in keys:
             near = get_close_matches(str(key), keys, n=1)
@@ -303,7 +304,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
 
 def _translated(content: dict[str, Any], name: str) -> dict[str, Any]:
     """`content` with the keys of a compare.json under the names that they have here; its paths start where we do."""
-    if not any(key in content for key in _COMPARED):
+    if _COMPARED.keys().isdisjoint(content):
         return content
     translated: dict[str, Any] = {}
     for key, value in content.items():
@@ -328,7 +329,7 @@ def _yaml_dumps(value: Any, path: Path) -> list[Path]:
         raise pytest.UsageError(
             f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {abbreviated(value)}"
         )
-    return [path.parent / name for name in names]
+    return list(map(path.parent.joinpath, names))
 
 
 def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list[DumpFolder], bool]:

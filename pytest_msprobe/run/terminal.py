@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from msprobe_collector.dump_format.values import optional
 from pytest_msprobe.answers.answer import abridged
 from pytest_msprobe.answers.words import how_far
 from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
@@ -126,7 +127,7 @@ class Progress:
         passed = now - self._began
         self._next = now + max(PROGRESS_SECONDS, _PROGRESS_SHARE * passed)
         rest = passed * (total - self._done) / self._done
-        failed = f", {self._failed} failed" if self._failed else ""
+        failed = optional(", {} failed", self._failed)
         self._terminal.ensure_newline()
         if self._terminal._tw.width_of_current_line:  # under xdist it does not know of the dots that it has printed
             self._terminal._tw.line()
