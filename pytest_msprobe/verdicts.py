@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -307,7 +308,7 @@ class VerdictRow(Wire):
     @property
     def worst(self) -> OutputRow | None:
         """The worst output, which is shown where there is room for one; None when nothing was compared."""
-        return max(self.outputs, key=lambda output: output.badness, default=None)
+        return max(self.outputs, key=attrgetter("badness"), default=None)
 
     @property
     def worst_failure(self) -> OutputRow | None:
@@ -324,8 +325,7 @@ class VerdictRow(Wire):
     def rounding(self) -> str:
         """Rounding text of an error: `explained by rounding` when all failed outputs are, else the first other text."""
         failed = [output.rounding for output in self.outputs if output.status == "error"]
-        others = [text for text in failed if text != EXPLAINED]
-        return next(iter((*others, *failed)), "")
+        return next(filter(EXPLAINED.__ne__, failed), next(iter(failed), ""))
 
     @property
     def label(self) -> str:
@@ -376,7 +376,7 @@ class RowCounts:
             self.devices.add(row.device)
             self.operands.update(str(value) for name, value in row.properties if name == "operands")
             if not row.bench.startswith(LAW):
-                self.standards.update(output.standard for output in row.outputs)
+                self.standards.update(map(attrgetter("standard"), row.outputs))
         self.explained += row.outcome == "failed" and row.rounding == EXPLAINED
 
     @property

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from msprobe_collector.dump_format.records import Operation
@@ -204,7 +205,7 @@ class RunRows:
     @property
     def unreadable(self) -> int:
         """Failed rows whose record could not be read."""
-        return sum(entry.count for entry in self._unreadable.values())
+        return sum(map(attrgetter("count"), self._unreadable.values()))
 
     @property
     def judged(self) -> int:
@@ -273,14 +274,14 @@ class RunRows:
             outcome = "wrong"
         steps = self.next_steps(new) if next_steps is None else next_steps
         other_steps = [step for step in steps if step.arguments != ("pytest", *self.facts.arguments)]
-        about = [About(path=dump) for dump in self.counts.files]
+        about = self.facts.about or tuple(About(path=dump) for dump in self.counts.files)
         return Answer(
             suite=self.facts.suite,
             outcome=outcome,
             findings=tuple(new),
             open=tuple(gaps if gaps is not None else self.gaps()),
             next=tuple(other_steps),
-            about=self.facts.about or tuple(about),
+            about=about,
             measure=measure or self.measure(),
             counts={word: self.counts.outcomes[word] for word in _COUNTED if self.counts.outcomes[word]},
         )
@@ -300,7 +301,7 @@ class RunRows:
         if not by_order:
             # Values that are wrong go before records of which nothing was compared, the worst first.
             causes.sort(key=lambda cause: (_kind(cause.row) == "error", -_badness(cause.worst)))
-        return [self._finding(cause) for cause in causes]
+        return list(map(self._finding, causes))
 
     def _of_rows(self) -> list[Finding]:
         """What fails for another reason than its numbers: records that cannot be read, limits that rounding passes."""

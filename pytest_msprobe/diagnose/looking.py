@@ -122,7 +122,7 @@ class Holding:
         """What is there, in a few words: `tensors, level L1, 180 records, 2 ranks`."""
         if not self.is_dump:
             words = {"gradients": self.gradients, "a manifest": self.has_manifest}
-            files = sorted({file.name for file in chain(*self.others.values())})
+            files = sorted(set(map(attrgetter("name"), chain(*self.others.values()))))
             return " and ".join([*filter(words.get, words), *files]) or "nothing that can be judged"
         parts = [self.dumps[0].task]
         if self.holds_tensors:
@@ -203,10 +203,8 @@ def look_at(path: Path) -> Holding:
 
 def _gradient_runs(path: Path) -> list[Path]:
     """The folders at or below `path` that hold ranks with gradients; `path` itself where it is a rank."""
-    ranks = {file.parent for file in path.rglob("grad_summary_*.csv")}
-    if path in ranks:
-        return [path]
-    return sorted({rank.parent for rank in ranks})
+    ranks = set(map(attrgetter("parent"), path.rglob("grad_summary_*.csv")))
+    return [path] if path in ranks else sorted(set(map(attrgetter("parent"), ranks)))
 
 
 def of_one_model(target: Holding, golden: Holding) -> float:
@@ -220,9 +218,9 @@ def _shapes(holding: Holding) -> Counter[tuple[int, ...]]:
     """How often each shape of more than one dimension occurs in the first dump of `holding`."""
     shapes: Counter[tuple[int, ...]] = Counter()
     for dump in holding.dumps[:1]:
-        for name in dump.record_names:
-            shapes.update(shape for shape in dump.shapes(name) if len(shape) > 1)
-    return shapes
+        for shape in chain.from_iterable(map(dump.shapes, dump.record_names)):
+            shapes[shape] += len(shape) > 1
+    return +shapes
 
 
 def _look_at_file(holding: Holding) -> None:

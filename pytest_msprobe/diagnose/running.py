@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,7 +181,7 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
         setup=tuple(dict.fromkeys((*setup, *answer.setup))),
         open=(*answer.open, *gaps),
         steps=tuple(steps),
-        exact=next((run.answer.exact for run in ran if run.answer.exact is not None), None),
+        exact=next(filter(None, map(attrgetter("answer.exact"), ran)), None),
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
 from math import prod
 from operator import attrgetter
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, ModelFacts, OptimizerFacts
 from msprobe_collector.dump_format.values import counted, optional
-from pytest_msprobe.manifests.optimizers import left_out, left_out_words, optimizer_parameters
+from pytest_msprobe.manifests.optimizers import left_out, left_out_words, optimizer_parameters, scheduler_kinds
 from pytest_msprobe.manifests.pairing import is_dropout, plural_of
 from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, shown, switched
 
@@ -26,7 +26,7 @@ def facts(manifest: Manifest) -> list[str]:
         f"step {shown(manifest.number)} of {framework}: {_listed(manifest.versions, ' ')}",
         f"device: {', '.join(devices) or 'unknown'}",
     ]
-    lines += [_model(model, plural_of(manifest)) for model in manifest.models[:8]]
+    lines += map(_model, manifest.models[:8], repeat(plural_of(manifest)))
     for optimizer in manifest.optimizers[:8]:
         lines += _optimizer(optimizer)
     lines.append(_batch(manifest))
@@ -79,9 +79,9 @@ def _batch(manifest: Manifest) -> str:
 def _model(model: ModelFacts, nouns: str) -> str:
     parameters = [tensor for tensor in model.parameters if not tensor.tied]
     elements = sum(prod(tensor.shape) for tensor in parameters)
-    frozen = [tensor.requires_grad for tensor in parameters].count(False)
-    dtypes = Counter(cut(tensor.dtype) for tensor in parameters).most_common(3)
-    modes = [layer.is_training for layer in model.layers]
+    frozen = list(map(attrgetter("requires_grad"), parameters)).count(False)
+    dtypes = Counter(map(cut, map(attrgetter("dtype"), parameters))).most_common(3)
+    modes = list(map(attrgetter("is_training"), model.layers))
     mode = "eval" if False in modes else "training"
     if False in modes and True in modes:
         mode = f"{modes.count(False)} of {len(modes)} {nouns} in eval"
@@ -122,15 +122,14 @@ def layers_with_modes(model: ModelFacts) -> list[LayerFacts]:
 def _has_modes(layer: LayerFacts, rates: list[float], rates_inside: list[float]) -> bool:
     is_fixed = "use_batch_statistics" in layer.settings or layer.settings.get("track_running_stats") is False
     if is_fixed or rates_inside:
-        return any(rate > 0 for rate in rates)
+        return max(rates, default=0.0) > 0
     if layer.reads_mode is None:
         return any(kind in layer.kind for kind in _WITH_MODES)
     return layer.reads_mode
 
 
 def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
-    schedulers = ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers)
-    yield f"optimizer {last_name(optimizer.kind)}{optional(' with {}', schedulers)}"
+    yield f"optimizer {last_name(optimizer.kind)}{optional(' with {}', scheduler_kinds(optimizer))}"
     for number, group in enumerate(optimizer.groups[:8]):
         settings = ", ".join(f"{key} {shown(group.settings[key])}" for key in _SHOWN if key in group.settings)
         yield f"  group {number}: {counted(len(group.parameters), 'parameters')}, {settings}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -40,11 +41,10 @@ def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
     for section in (_step, _ranks, optimizer_differences, _models, _precision, _seeds, _switches, _places, _state):
         listed += section(target, golden)
     listed += _batches(target, golden)
-    has_other_values = any(difference.section in ("batch", "initial state") for difference in listed)
+    has_other_values = not {"batch", "initial state"}.isdisjoint(map(attrgetter("section"), listed))
     listed += _random_states(target, golden, has_other_values=has_other_values)
     listed += _script(target, golden)
-    listed.sort(key=lambda difference: -difference.likelihood)
-    return listed[:200]
+    return sorted(listed, key=attrgetter("likelihood"), reverse=True)[:200]
 
 
 def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -101,8 +101,7 @@ def _structure(
 ) -> Iterator[ManifestDifference]:
     """What differs in names, shapes, dtypes and gradients of parameters or buffers."""
     for tensors, others, where in ((target, golden, "the golden model"), (golden, target, "this model")):
-        missing = [name for name in tensors if name not in others]
-        if missing:
+        if missing := list(filterfalse(others.__contains__, tensors)):
             sentence = f"{counted(len(missing), nouns, 'are')} not in {where}: {names(missing)}"
             yield ManifestDifference("model", nouns, str(len(target)), str(len(golden)), sentence, 0.91)
     pairs = pairs_of(target, golden)
@@ -353,7 +352,7 @@ def differing_batch_shapes(target: Manifest, golden: Manifest) -> frozenset[tupl
     """Return the shapes of the tensors that the model was given and of which the fingerprints differ."""
     shapes: set[tuple[int, ...]] = set()
     for batch, golden_batch in zip(target.batches or (), golden.batches or ()):
-        shapes.update(tensor.shape for tensor in _other_values(batch, golden_batch))
+        shapes.update(map(attrgetter("shape"), _other_values(batch, golden_batch)))
     return frozenset(shapes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
@@ -38,13 +39,13 @@ def optimizer_differences(target: Manifest, golden: Manifest) -> Iterator[Manife
 
 def optimizer_parameters(optimizer: OptimizerFacts) -> list[str]:
     """The names of the parameters of all groups, in their order."""
-    return list(chain.from_iterable(group.parameters for group in optimizer.groups))
+    return list(chain.from_iterable(map(attrgetter("parameters"), optimizer.groups)))
 
 
 def left_out(manifest: Manifest) -> list[str]:
     """Parameters that require a gradient and are in no optimizer; none where no optimizer is known."""
     in_optimizers = set(chain.from_iterable(map(optimizer_parameters, manifest.optimizers)))
-    tensors = chain.from_iterable(model.parameters for model in manifest.models)
+    tensors = chain.from_iterable(map(attrgetter("parameters"), manifest.models))
     trained = [tensor.name for tensor in tensors if tensor.requires_grad]
     # Of wrappers that update copies of the parameters no name is known.
     if in_optimizers.isdisjoint(trained):
@@ -54,8 +55,8 @@ def left_out(manifest: Manifest) -> list[str]:
 
 def left_out_words(manifest: Manifest, count: int) -> str:
     """`2 parameters of 5 are in no optimizer`, of `count` parameters in a manifest."""
-    tensors = chain.from_iterable(model.parameters for model in manifest.models)
-    total = sum(not tensor.tied for tensor in tensors)
+    tensors = chain.from_iterable(map(attrgetter("parameters"), manifest.models))
+    total = list(map(attrgetter("tied"), tensors)).count("")
     return counted(count, f"parameters of {total}", "are") + " in no optimizer"
 
 
@@ -108,7 +109,7 @@ def _of_pair(
     if kind != golden_kind:
         yield difference_of("optimizer", f"optimizer{of}", kind, golden_kind, 0.965)
     settings = _other_settings(ours, theirs, target, golden)
-    has_other_rate = any(setting.key == "lr" for setting in settings)
+    has_other_rate = "lr" in map(attrgetter("key"), settings)
     for setting in settings:
         if setting.key in _FOLLOWING and has_other_rate:
             continue
@@ -156,16 +157,16 @@ def _by_parameter(
     settings_of: dict[str, dict[str, object]] = {}
     for group in optimizer.groups:
         settings = same_settings(group.settings, is_translated=is_translated)
-        settings_of.update((rename(name), settings) for name in group.parameters)
+        settings_of |= dict.fromkeys(map(rename, group.parameters), settings)
     return settings_of
 
 
 def _schedulers(
     ours: OptimizerFacts, theirs: OptimizerFacts, of: str, *, has_other_rate: bool
 ) -> Iterator[ManifestDifference]:
-    kinds, golden_kinds = _scheduler_kinds(ours), _scheduler_kinds(theirs)
+    kinds, golden_kinds = scheduler_kinds(ours), scheduler_kinds(theirs)
     if kinds != golden_kinds:
-        yield difference_of("optimizer", f"scheduler{of}", kinds, golden_kinds, 0.95)
+        yield difference_of("optimizer", f"scheduler{of}", kinds or "none", golden_kinds or "none", 0.95)
         return
     for scheduler, golden in zip(ours.schedulers, theirs.schedulers):
         for key, value, other in differing_values(scheduler.settings, golden.settings):
@@ -174,8 +175,9 @@ def _schedulers(
                 yield difference_of("optimizer", words, shown(value), shown(other), likelihood, what=key)
 
 
-def _scheduler_kinds(optimizer: OptimizerFacts) -> str:
-    return ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers) or "none"
+def scheduler_kinds(optimizer: OptimizerFacts) -> str:
+    """Return the classes of the schedulers of an optimizer; "" without any."""
+    return ", ".join(map(last_name, map(attrgetter("kind"), optimizer.schedulers)))
 
 
 def _state(ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manifest) -> Iterator[ManifestDifference]:

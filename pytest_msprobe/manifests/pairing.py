@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import TypeVar
 
 from msprobe_collector.dump_format.manifest import (
@@ -43,8 +44,8 @@ def unwrapped(manifest: Manifest) -> Manifest:
     names = list(manifest.parameters)
     while wrapper := _wrapper_of(names, front):
         front += wrapper
-    models = tuple(_model_inside(model, front) for model in manifest.models)
-    optimizers = tuple(_optimizer_inside(optimizer, front) for optimizer in manifest.optimizers)
+    models = tuple(map(_model_inside, manifest.models, repeat(front)))
+    optimizers = tuple(map(_optimizer_inside, manifest.optimizers, repeat(front)))
     return replace(manifest, models=models, optimizers=optimizers)
 
 

@@ -6,7 +6,9 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from msprobe_collector.dump_format.manifest import read_manifest
 from msprobe_collector.dump_format.values import DumpError, counted, optional, printable
@@ -33,11 +35,11 @@ def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
         return problems, UNREADABLE
     pairs, alone, rest = paired(sides[0][1], sides[1][1])
     if not pairs:
-        steps = " and ".join(_numbers(file.step for file in files) or "unknown" for _, files in sides)
+        steps = " and ".join(_numbers(map(attrgetter("step"), files)) or "unknown" for _, files in sides)
         return [f"no step and rank is in both: steps {steps}"], UNREADABLE
     lines: list[str] = []
     earlier: set[str] = set()
-    for step in dict.fromkeys(file.step for file, _ in pairs):
+    for step in dict.fromkeys(_of_files("step", pairs)):
         of_step = [pair for pair in pairs if pair[0].step == step]
         groups, unread = _by_sentence(of_step)
         new = {sentence: files for sentence, files in groups.items() if sentence not in earlier}
@@ -61,6 +63,11 @@ def _numbers(steps: Iterable[int | None]) -> str:
     return numbers(step for step in steps if step is not None)
 
 
+def _of_files(fact: str, entries: Iterable[tuple[ManifestFile, object]]) -> list[Any]:
+    """Return the `step`, `rank` or `owner` of manifests of the target, in their order."""
+    return [getattr(file, fact) for file, _ in entries]
+
+
 def _by_sentence(pairs: _Pairs) -> tuple[_Groups, list[str]]:
     """Return what differs in the pairs by its sentences, and what cannot be read."""
     groups: _Groups = {}
@@ -74,7 +81,7 @@ def _by_ranks(groups: _Groups, pairs: _Pairs) -> Iterator[str]:
     """Yield lines on what differs in a step, what all ranks have first."""
     by_ranks: dict[tuple[str, ...], list[str]] = {}
     for sentence, entries in groups.items():
-        by_ranks.setdefault(tuple(file.owner for file, _ in entries), []).append(sentence)
+        by_ranks.setdefault(tuple(_of_files("owner", entries)), []).append(sentence)
     for owners, sentences in sorted(by_ranks.items(), key=lambda item: -len(item[0])):
         yield f"step {pairs[0][0].step}{_ranks(owners, pairs)}:"
         yield from map("  {}".format, sentences)
@@ -98,16 +105,16 @@ def sentences_of(pairs: _Pairs) -> list[str]:
     What only some ranks or steps show stands with these.
     """
     groups, problems = _by_sentence(sorted(pairs, key=lambda pair: pair[0].step or 0))
-    every_step = {file.step for file, _ in pairs}
+    every_step = set(_of_files("step", pairs))
     lines = []
     for sentence, entries in sorted(groups.items(), key=lambda group: -group[1][0][1].likelihood):
         where = []
-        steps = {file.step for file, _ in entries}
+        steps = set(_of_files("step", entries))
         if steps != every_step:
             where.append(f"step {_numbers(steps)}")
         within = [pair for pair in pairs if pair[0].step in steps]
         if len(entries) < len(within):
-            owners = list(dict.fromkeys(file.owner for file, _ in entries))
+            owners = list(dict.fromkeys(_of_files("owner", entries)))
             where.append(_ranks(owners, within).removeprefix(", "))
         lines.append(f"{sentence}{optional(' ({})', ', '.join(where))}")
     return [*lines, *problems]

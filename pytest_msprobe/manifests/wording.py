@@ -23,7 +23,7 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, (list, tuple)):
-        items = [shown(item) for item in value[:_MOST_ITEMS]]
+        items = list(map(shown, value[:_MOST_ITEMS]))
         if len(value) > _MOST_ITEMS:
             items.append(f"... {len(value) - _MOST_ITEMS} more")
         return cut(f"[{', '.join(items)}]", 120)

@@ -364,11 +364,10 @@ class _Judge:
         if not self.case.wanted or list(map(np.shape, arrays)) != list(map(np.shape, _arrays_returned(expected))):
             return ()  # where shapes differ, that is an error by itself
         random = np.random.default_rng(self.allowed.seed)
-        incoming: list[Array | None] = []
-        for array in arrays:
-            drawn = random.standard_normal(array.shape).astype(array.dtype)
-            incoming.append(drawn if _is_float(drawn) else None)
-        return tuple(incoming) if any(map(_is_float, arrays)) else ()
+        if not any(map(_is_float, arrays)):
+            return ()
+        drawn = [random.standard_normal(array.shape).astype(array.dtype) for array in arrays]
+        return tuple(array if _is_float(array) else None for array in drawn)
 
     def _gradients(self, execution: Any, incoming: Incoming) -> Incoming | None:
         """Gradients of the kernel; None where they are not wanted."""
@@ -412,12 +411,11 @@ class _Judge:
     def _rounding(self, verdict: Verdict, rows: Sequence[OutputRow], notes: Sequence[str]) -> Rounding:
         statuses = {row.status for row in rows if row.status == "error" or not row.label.startswith(_GRADIENT)}
         status = max({*statuses, "error" if verdict.status == "error" else "pass"}, key=_ORDER.index)
-        ratios = [ratio for row in rows if (ratio := row.figures.get("ratio")) is not None]
-        ratio = max(ratios, default=None)
+        ratio = max((row.measured["ratio"] for row in rows if "ratio" in row.measured), default=None)
         name, inputs, seed, text = self.kernel.name, self.arguments.described(), self.allowed.seed, ""
         if status != "pass":
             failed = [row for row in rows if row.status == status]
-            reason = next((row.pattern for row in failed if row.pattern), "") or verdict.message
+            reason = next(filter(None, map(attrgetter("pattern"), failed)), verdict.message)
             first = f"{name} is off by more than rounding: {reason or failed[0].message}"
             if status == "skip":
                 first = f"{name} cannot be judged: {failed[0].message}; smaller values or wider sums would tell more"

@@ -413,7 +413,7 @@ def baseline_of(
     faults: dict[tuple[str, str], KnownRun] = {}
     judged: set[tuple[str, str, str, str]] = set()
     for suite, rows_of_suite in by_suite.items():
-        place = places(row.dump for row in rows_of_suite)
+        place = places(map(attrgetter("dump"), rows_of_suite))
         for row in rows_of_suite:
             key = suite, place[row.dump], printable(row.call), row.part
             judged.add(key)

@@ -176,8 +176,7 @@ class RecordItem(pytest.Item):
         row = self._row(record, verdict, seconds=perf_counter() - started)
         known_failures, held = self.config.stash[RUN].known_failures, None
         if known_failures is not None:
-            is_wrong = verdict.status == "error" and not verdict.excuse
-            held = known_failures.hold(row, fails=is_wrong)
+            held = known_failures.hold(row, fails=verdict.status == "error" and not verdict.excuse)
         if held is not None:
             row = row.with_property(PROPERTY, held.as_property)
         self.stash[ROW] = row

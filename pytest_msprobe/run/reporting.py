@@ -399,7 +399,7 @@ class ReportPlugin:
         if self.answer is not None:
             for option in self.answering.files:
                 with self._unwritten.watched(option):
-                    self.answering.write(option)
+                    self.answering.write(option, self.answer)
             junit: Any = session.config.pluginmanager.get_plugin("msprobe-junit-names")
             if junit is not None:
                 junit.tell(self.answer)
@@ -531,7 +531,7 @@ class ReportPlugin:
                 report.change(changes)
         self._tally.correct(changes)
         counts = {word: count for word, count in self._tally.outcomes.items() if count}
-        self.answer = self.answering.complete_with(structs.replace(self.answer, counts=counts))
+        self.answer = structs.replace(self.answer, counts=counts)
         return changes
 
     def _missing(self, session: pytest.Session) -> int:

@@ -220,8 +220,8 @@ def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
         return chosen
     named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
     by_option = [suite for name, suite in named.items() if values.get(name)]
-    names = {path.name for path in dumps}
-    by_files = [entry.name for entry in SUITES.values() if names and names <= set(entry.files)]
+    names = set(map(attrgetter("name"), dumps))
+    by_files = [entry.name for entry in SUITES.values() if names and names.issubset(entry.files)]
     try:
         return suite_name([*by_option, *by_files, DEFAULT][0])
     except ValueError as error:
@@ -381,9 +381,10 @@ def refuse_unknown_ini_keys(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: there is one; the text has the nearest key.
     """
-    yaml_only = {option.key for option in all_options() if option.is_yaml_only}
+    yaml_only = filter(attrgetter("is_yaml_only"), all_options())
+    yaml_keys = set(map(attrgetter("key"), yaml_only))
     for key in sorted(config._get_unknown_ini_keys()):
-        if key in yaml_only:
+        if key in yaml_keys:
             raise pytest.UsageError(f"ini option {key}: is a key of the YAML file of --msprobe-config only")
         near = near_key(key, known_keys())
         if near is not None:
