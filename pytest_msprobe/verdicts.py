@@ -311,10 +311,14 @@ class VerdictRow(Wire):
         return max(self.outputs, key=attrgetter("badness"), default=None)
 
     @property
+    def failures(self) -> list[OutputRow]:
+        """The outputs that failed."""
+        return [output for output in self.outputs if output.status == "error"]
+
+    @property
     def worst_failure(self) -> OutputRow | None:
         """The worst output that failed; None when none did."""
-        worst = self.worst
-        return worst if worst is not None and worst.status == "error" else None
+        return max(self.failures, key=attrgetter("badness"), default=None)
 
     @property
     def record(self) -> str:
@@ -324,7 +328,7 @@ class VerdictRow(Wire):
     @property
     def rounding(self) -> str:
         """Rounding text of an error: `explained by rounding` when all failed outputs are, else the first other text."""
-        failed = [output.rounding for output in self.outputs if output.status == "error"]
+        failed = list(map(attrgetter("rounding"), self.failures))
         return next(filter(EXPLAINED.__ne__, failed), next(iter(failed), ""))
 
     @property

@@ -153,6 +153,11 @@ class _Counted:
     first: VerdictRow
     count: int = 0
 
+    def finding(self, kind: str, operation: str, **more: Any) -> Finding:
+        """Return what the rows say as a finding of a kind, about an operation or a file."""
+        row, place = self.first, Place(record=self.first.record, operation=operation)
+        return Finding(id=row.node_id, kind=kind, confidence="proved", place=place, count=self.count, **more)
+
 
 class RunRows:
     """The rows of one run, taken as they come, in any order: all are counted, and those that do not pass are kept.
@@ -268,7 +273,9 @@ class RunRows:
         new = [finding for finding in findings if are_new or finding.id not in self._expected]
         new = (new or self.findings(by_order=True)) + self._of_rows()
         if not new and self._inherited is not None and self.facts.is_selected:
-            new.append(_cause_not_selected(self._inherited))
+            # The record that makes what these inherit was left out of the run.
+            row = self._inherited.first
+            new.append(self._inherited.finding("cause not selected", row.call, detail=row.message))
         outcome: Outcome = "right" if self.judged and is_judged else "nothing judged"
         if new:
             outcome = "wrong"
@@ -305,23 +312,11 @@ class RunRows:
 
     def _of_rows(self) -> list[Finding]:
         """What fails for another reason than its numbers: records that cannot be read, limits that rounding passes."""
-        findings = [
-            Finding(
-                id=entry.first.node_id,
-                kind="unreadable",
-                confidence="proved",
-                place=Place(record=entry.first.record, operation=dump),
-                figures={"total": self.counts.total},
-                count=entry.count,
-                detail=entry.first.message,
-            )
-            for dump, entry in sorted(self._unreadable.items(), key=lambda entry: -entry[1].count)
-        ]
+        findings, total = [], {"total": self.counts.total}
+        for dump, entry in sorted(self._unreadable.items(), key=lambda entry: -entry[1].count):
+            findings.append(entry.finding("unreadable", dump, figures=total, detail=entry.first.message))
         if self._explained is not None:
-            row = self._explained.first
-            place = Place(record=row.record, operation=row.api)
-            count = self._explained.count
-            findings.append(Finding(id=row.node_id, kind="limits", confidence="proved", place=place, count=count))
+            findings.append(self._explained.finding("limits", self._explained.first.api))
         return findings
 
     def gaps(self) -> list[Gap]:
@@ -378,19 +373,6 @@ class RunRows:
             count=cause.count,
             detail=_detail(cause.worst),
         )
-
-
-def _cause_not_selected(inherited: _Counted) -> Finding:
-    """Records that inherit what is wrong, where the record that makes it so was left out of the run."""
-    place = Place(record=inherited.first.record, operation=inherited.first.call)
-    return Finding(
-        id=inherited.first.node_id,
-        kind="cause not selected",
-        confidence="proved",
-        place=place,
-        count=inherited.count,
-        detail=inherited.first.message,
-    )
 
 
 def place_of_calls(operation: str, calls: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TextIO
 
 import pytest
 
+from msprobe_collector.dump_format.values import optional
 from pytest_msprobe.run.reporting import check_writable
 from pytest_msprobe.suites.contract import SuiteError
 
@@ -34,8 +35,7 @@ def stated_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{where}{error.strerror or error}") from None
+        raise CommandError(f"{optional('{}: ', error.filename)}{error.strerror or error}") from None
 
 
 def check_place(option: str, target: Path) -> None:

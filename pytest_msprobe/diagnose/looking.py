@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.run.dump_folders import look_through, why_no_dump
@@ -172,7 +172,7 @@ def look_at(path: Path) -> Holding:
     folder = look_through(path)
     if folder.empty_run is not None:
         earlier = folder.empty_run.earlier
-        named = f"; to judge an earlier dump, name it: {earlier.parent}" if earlier is not None else ""
+        named = optional("; to judge an earlier dump, name it: {}", earlier and earlier.parent)
         holding.why_nothing = f"{folder.empty_run}{named}"
         return holding
     for dump in folder.dumps:

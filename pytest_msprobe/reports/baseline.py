@@ -202,7 +202,7 @@ def known_places(files: Iterable[str], baseline: Iterable[str]) -> dict[str, str
 
 def way_of(row: VerdictRow) -> tuple[str, dict[str, float | None], str]:
     """(figure, outputs, message): how a row fails, as `BaselineEntry` has it."""
-    wrong = [output for output in row.outputs if output.status == "error"]
+    wrong = row.failures
     known_by = {name for output in wrong for name in output.figures if _finite(output, name) is not None}
     figure = next(filter(known_by.__contains__, BADNESS), "")
     outputs = {output.label: _finite(output, figure) for output in wrong}

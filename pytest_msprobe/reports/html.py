@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
-from itertools import groupby, product
+from itertools import groupby, product, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -87,10 +87,10 @@ def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, frames
     `frames` are (place, source line), innermost first.
     """
     if row.status == "pass":
-        lines = [text(row.message), *(_output_line(output, figures) for output in row.outputs[:_OUTPUTS])]
+        lines = [text(row.message), *map(_output_line, row.outputs[:_OUTPUTS], repeat(figures))]
         return "\n".join(filter(None, lines)) or "passed"
     parts = [f"<pre>{explanation.strip()}</pre>"]
-    drawn = max((output for output in row.outputs if output.picture), key=lambda output: output.badness, default=None)
+    drawn = max(filter(attrgetter("picture"), row.outputs), key=attrgetter("badness"), default=None)
     if drawn is not None and drawn.picture is not None:
         parts += _picture(drawn.label, drawn.picture)
     parts.append("".join(_outputs(row.outputs, figures)))

@@ -86,8 +86,8 @@ def width_of(terminal: pytest.TerminalReporter) -> int:
 
 def in_short(row: VerdictRow) -> str:
     """How wrong a failed record is, in a few words."""
-    worst = row.worst
-    if worst is None or worst.status != "error":
+    worst = row.worst_failure
+    if worst is None:
         return abridged(row.message.partition("\n")[0], _SHORT)
     return worst.pattern or how_far(worst.figures, worst.difference) or abridged(worst.message, _SHORT)
 

@@ -136,7 +136,7 @@ class PageSection:
     def _facts(self) -> RowFacts:
         """What is known of the run beside its rows."""
         suite = self._suite
-        first: Mapping[str, Any] = self._runs[0] if self._runs else {}
+        first: Mapping[str, Any] = next(iter(self._runs), {})
         return RowFacts(
             suite=suite.name,
             item_noun=suite.item_noun,
@@ -179,8 +179,6 @@ class PageSection:
             outputs += outputs_of_row
             output_counts.append(len(outputs_of_row))
         suite = self._suite
-        figures = [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures]
-        slot_facts = [self._slot(dump, names) for dump in dumps]
         cells = [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells]
         is_bad = self._summary.is_bad or answer.outcome == "wrong"
         return {
@@ -189,14 +187,14 @@ class PageSection:
             "noun": suite.item_noun,
             "kinds": suite.group_noun,
             "measure": suite.severity_figures,
-            "figures": figures,
+            "figures": list(map(list, suite.figures)),
             "answer": self._tally.content(findings, is_bad=is_bad),
             "diagnosis": _shown(answer),
             "baseline": next(self._known.lines()).removeprefix("baseline: ") if self._known else "",
             "markup": self._summary.markup(),
             "pairs": self._summary.run_pairs(),
             "runs": self._runs,
-            "slots": slot_facts,
+            "slots": [self._slot(dump, names) for dump in dumps],
             "cells": cells,
             "rows": _transposed(rows),
             "counts": output_counts,
