@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -124,8 +125,7 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
         answer = structs.replace(answer, about=about, cut=cut)
         if arguments.page is not None:
             _write_page(arguments.page, ran, answer, talk)
-    was_interrupted = any(run.code == INTERRUPTED for run in ran)
-    return answer, INTERRUPTED if was_interrupted else answer.exit_code
+    return answer, INTERRUPTED if INTERRUPTED in map(attrgetter("code"), ran) else answer.exit_code
 
 
 def _with_exact(steps: list[PlannedRun], exact: Path) -> list[PlannedRun]:
@@ -136,7 +136,7 @@ def _with_exact(steps: list[PlannedRun], exact: Path) -> list[PlannedRun]:
     """
     from pytest_msprobe.suites.comparison.sides import why_not_exact
 
-    if not any(step.suite == "comparison" for step in steps):
+    if "comparison" not in map(attrgetter("suite"), steps):
         raise CommandError("--exact: no two runs are compared; give DUMP and GOLDEN of one rank, and --exact=DUMP")
     with stated_errors():
         why = why_not_exact(exact)
@@ -251,7 +251,7 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
 def _write_page(page: Path, ran: list[Ran], answer: Answer, talk: TextIO) -> None:
     first = chosen(ran)
     ordered = sorted(ran, key=lambda run: run is not first)
-    sources = [run.rows for run in ordered if run.rows is not None]
+    sources = list(filter(None, map(attrgetter("rows"), ordered)))
     with stated_errors():
         write_page(page, sources, suite_class, answer)
     talk.write(f"page: {page}\n")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def _checked(framework: str, device: str, folder: Path) -> dict[str, Any]:
         "name": trained["name"],
         "devices": trained["devices"],
         "digits": _digits(dump),
-        "works": are_identical and all(entry["outcome"] == "right" for entry in judged.values()),
+        "works": are_identical and set(map(itemgetter("outcome"), judged.values())) == {"right"},
         "bit_identical": identical,
         "judged": judged,
         "cost": costs,

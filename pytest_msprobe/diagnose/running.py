@@ -159,7 +159,7 @@ def chosen(ran: Sequence[Ran]) -> Ran:
 
 
 def _rank(ran: Ran) -> tuple[int, bool, bool]:
-    sure = [CONFIDENCES.index(finding.confidence) for finding in ran.answer.findings]
+    sure = map(CONFIDENCES.index, map(attrgetter("confidence"), ran.answer.findings))
     return min(sure, default=len(CONFIDENCES)), ran.step.beside_overflow, not ran.step.is_main
 
 
@@ -190,7 +190,7 @@ def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:
     answer = best.answer
     for other in ran:
         if other is not best and other.answer.outcome == "wrong":
-            records = {finding.place.record for finding in answer.findings}
+            records = set(map(attrgetter("place.record"), answer.findings))
             new = [finding for finding in other.answer.findings if finding.place.record not in records]
             answer = with_findings(answer, new)
     return answer

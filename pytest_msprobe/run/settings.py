@@ -342,7 +342,7 @@ def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list
     """
     named = config.getoption("msprobe_dump")
     in_yaml = yaml_values.get("dump")
-    paths = [config.invocation_params.dir / name for name in named or ()]
+    paths = list(map(config.invocation_params.dir.joinpath, named or ()))
     is_in_ini = not named and not (in_yaml and config.getoption("msprobe_config"))
     paths = paths or in_yaml or config.getini("msprobe_dump")
     return [_look(Path(os.path.abspath(path))) for path in paths], not is_in_ini
@@ -372,7 +372,7 @@ def names_a_dump(config: pytest.Config) -> bool:
         return True
     if any(config.getoption(f"msprobe_{name}") or config.getini(f"msprobe_{name}") for name in _NAMING):
         return True
-    return any(path.name == "dump.json" for path in named_paths(config))
+    return "dump.json" in map(attrgetter("name"), named_paths(config))
 
 
 def refuse_unknown_ini_keys(config: pytest.Config) -> None:
