@@ -108,14 +108,9 @@ def _short(entry: msgspec.Struct) -> msgspec.Struct:
     }
     if isinstance(entry, Finding):
         place = entry.place
-        changes["place"] = structs.replace(
-            place,
-            ranks=place.ranks[:16],
-            steps=place.steps[:8],
-            layers=place.layers[:16],
-            numbers=place.numbers[:16],
-            source=abridged(place.source, 160),
-        )
+        numbers = {"steps": place.steps[:8], "layers": place.layers[:16], "numbers": place.numbers[:16]}
+        source = abridged(place.source, _LONGEST["source"])
+        changes["place"] = structs.replace(place, **numbers, ranks=place.ranks[:16], source=source)
         changes["figures"] = {name: rounded(value) for name, value in entry.figures.items()}
         changes["arguments"] = entry.arguments[:4]
     return structs.replace(entry, **changes)
@@ -137,16 +132,9 @@ def _with_less(answer: Answer) -> Answer | None:
 def _bare(answer: Answer) -> Answer:
     """What remains where single entries are too large, as with paths of thousands of characters."""
     cut = {name: answer.cut.get(name, 0) + len(getattr(answer, name)) for name in _MOST}
-    return structs.replace(
-        answer,
-        **dict.fromkeys(_MOST, ()),
-        reach=structs.replace(answer.reach, last=""),
-        measure=Measure(),
-        exact=None,
-        next_collection=None,
-        content=None,
-        cut={name: count for name, count in cut.items() if count},
-    )
+    cut = {name: count for name, count in cut.items() if count}
+    nothing: dict[str, Any] = {**dict.fromkeys(_MOST, ()), **dict.fromkeys(("exact", "next_collection", "content"))}
+    return structs.replace(answer, **nothing, reach=structs.replace(answer.reach, last=""), measure=Measure(), cut=cut)
 
 
 def _encoded(answer: Answer) -> bytes:

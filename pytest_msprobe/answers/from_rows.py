@@ -235,14 +235,8 @@ class RunRows:
         """What was counted, and what a pass shows: `kind`, by default what the suite says of its passes."""
         kind = kind or self.facts.passing
         limits = dict(self.facts.limits) if kind == "limits" else {}
-        return Measure(
-            kind=kind,
-            judged=self.judged,
-            total=self.counts.total - self._moot,
-            noun=self.facts.item_noun,
-            limits=limits,
-            **more,
-        )
+        total, noun = self.counts.total - self._moot, self.facts.item_noun
+        return Measure(kind=kind, judged=self.judged, total=total, noun=noun, limits=limits, **more)
 
     def answer(self) -> Answer:
         """What the rows amount to."""

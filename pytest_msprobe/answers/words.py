@@ -10,6 +10,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from msgspec import structs
@@ -20,6 +21,8 @@ from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.answers.exact_words import exact_said
 from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
 
+#: Lines of a text of which no word is cut: paths and commands stay whole.
+wrap_words = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 #: Most lines of the text of an answer.
 MOST_LINES = 12
 _ELLIPSIS, _SEVERAL = "...", 3
@@ -627,14 +630,8 @@ def _steps_and_ranks(answer: Answer, finding: Finding) -> str:
 
 
 def _wrapped(start: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=start,
-        subsequent_indent=" " * min(len(start), 6),
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [start]
+    indent = " " * min(len(start), 6)
+    return wrap_words(printable(text), width, initial_indent=start, subsequent_indent=indent) or [start]
 
 
 def _ended(sentence: str) -> str:

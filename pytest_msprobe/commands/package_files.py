@@ -13,12 +13,7 @@ from pytest_msprobe.commands.common import CommandError, bundled, create, stated
 _PACKAGE = Path(__file__).parents[1]
 #: What `docs` copies, by its place in the repository.
 _PAGES = (
-    "README.md",
-    "CHANGELOG.md",
-    "docs",
-    "extensions/laws/README.md",
-    "extensions/checkpoints/README.md",
-    "collector/examples",
+    "README.md CHANGELOG.md docs extensions/laws/README.md extensions/checkpoints/README.md collector/examples".split()
 )
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*_dump", "site_pages.py")

@@ -99,13 +99,8 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[PlannedRun]:
     arguments = [f"--msprobe-gradients={target.runs[0]}"]
     if golden is not None and golden.gradients:
         arguments.append(f"--msprobe-golden={golden.runs[0]}")
-    yield PlannedRun(
-        "gradients",
-        tuple(arguments),
-        "at which step gradients go wrong",
-        Costs.START_SECONDS + 1,
-        is_main=not target.is_dump,
-    )
+    why, seconds = "at which step gradients go wrong", Costs.START_SECONDS + 1
+    yield PlannedRun("gradients", tuple(arguments), why, seconds, is_main=not target.is_dump)
 
 
 def _others(target: Holding) -> Iterator[PlannedRun]:

@@ -176,13 +176,9 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
         gaps += [gap for gap in other.open if gap.kind not in unnamed][:1]
     answer = _with_others(best, ran)
     steps = [TakenStep(("pytest", *run.step.arguments), run.answer.outcome, run.answer.headline) for run in ran]
-    return structs.replace(
-        answer,
-        setup=tuple(dict.fromkeys((*setup, *answer.setup))),
-        open=(*answer.open, *gaps),
-        steps=tuple(steps),
-        exact=next(filter(None, map(attrgetter("answer.exact"), ran)), None),
-    )
+    setup = tuple(dict.fromkeys((*setup, *answer.setup)))
+    exact = next(filter(None, map(attrgetter("answer.exact"), ran)), None)
+    return structs.replace(answer, setup=setup, open=(*answer.open, *gaps), steps=tuple(steps), exact=exact)
 
 
 def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:

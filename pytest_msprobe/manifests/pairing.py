@@ -62,13 +62,9 @@ def _model_inside(model: ModelFacts, front: str) -> ModelFacts:
     module, _, kind = model.kind.rpartition(".")
     if front and layers:
         kind = layers[0].kind
-    return replace(
-        model,
-        kind=f"{module}.{_without_fsdp(kind)}",
-        parameters=_tensors_inside(model.parameters, front),
-        buffers=_tensors_inside(model.buffers, front),
-        layers=tuple(layers),
-    )
+    kind = f"{module}.{_without_fsdp(kind)}"
+    parameters, buffers = _tensors_inside(model.parameters, front), _tensors_inside(model.buffers, front)
+    return replace(model, kind=kind, parameters=parameters, buffers=buffers, layers=tuple(layers))
 
 
 def _layer_inside(layer: LayerFacts, front: str) -> LayerFacts:
@@ -77,10 +73,11 @@ def _layer_inside(layer: LayerFacts, front: str) -> LayerFacts:
 
 
 def _tensors_inside(tensors: Iterable[TensorFacts], front: str) -> tuple[TensorFacts, ...]:
-    return tuple(
-        replace(tensor, name=tensor.name.removeprefix(front), tied=tensor.tied.removeprefix(front))
-        for tensor in tensors
-    )
+    inside = []
+    for tensor in tensors:
+        name, tied = tensor.name.removeprefix(front), tensor.tied.removeprefix(front)
+        inside.append(replace(tensor, name=name, tied=tied))
+    return tuple(inside)
 
 
 def _optimizer_inside(optimizer: OptimizerFacts, front: str) -> OptimizerFacts:

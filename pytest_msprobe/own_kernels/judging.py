@@ -275,11 +275,9 @@ class _Judge:
             return sides.MindSporeSide(function, self.arguments, allowed.seed, is_raised=True)
         if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
             function = copy.deepcopy(function).double()
-        roundoff = (
-            max(_roundoffs(self.case.call), default=0.0)
-            if allowed.accumulates == "same"
-            else unit_roundoff(allowed.accumulates)
-        )
+        is_of_inputs = allowed.accumulates == "same"
+        roundoffs = _roundoffs(self.case.call) if is_of_inputs else [unit_roundoff(allowed.accumulates)]
+        roundoff = max(roundoffs, default=0.0)
         return sides.TorchReference(
             function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > FLOAT32_ROUNDOFF else None
         )

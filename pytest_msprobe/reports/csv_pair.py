@@ -133,15 +133,9 @@ def _neutral(cells: Sequence[Any]) -> list[Any]:
 
 
 def _output(name: str, output: OutputRow) -> list[Any]:
-    return [
-        f"{name}.{output.label}",
-        output.bench_dtype,
-        output.tested_dtype,
-        str(output.shape),
-        *map(output.figures.get, _FIGURE_COLUMNS),  # None becomes an empty cell
-        WORDS[output.status],
-        output.message,
-    ]
+    described = f"{name}.{output.label}", output.bench_dtype, output.tested_dtype, str(output.shape)
+    # A figure that is None becomes an empty cell.
+    return [*described, *map(output.figures.get, _FIGURE_COLUMNS), WORDS[output.status], output.message]
 
 
 def csv_rows(text: str) -> list[list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from msprobe_collector.dump_format.values import counted, first_of, optional
+from pytest_msprobe.answers.words import wrap_words
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import EXPLAINED, LAW, Change, Figure, OutputRow, RowCounts, VerdictRow
 
@@ -63,15 +63,7 @@ def wrapped(text: str, width: int) -> list[str]:
     if not width:
         return [text]
     start = text[: len(text) - len(text.lstrip())]
-    return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=f"{start}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-        replace_whitespace=False,
-    ) or [""]
+    return wrap_words(text, width, subsequent_indent=f"{start}  ", replace_whitespace=False) or [""]
 
 
 def shortened(name: str, longest: int) -> str:

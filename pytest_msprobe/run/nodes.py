@@ -233,16 +233,8 @@ class RecordItem(pytest.Item):
         return time_limit_seconds(run.settings.timeout_seconds, run.suite.cost(record.file, record.group))
 
     def _row(self, record: ItemRecord, verdict: Verdict, *, seconds: float) -> VerdictRow:
-        settings = self.config.stash[RUN].settings
-        return row_of(
-            self.nodeid,
-            record,
-            verdict,
-            suite=self.config.stash[SUITE],
-            seed=settings.values["seed"],
-            seconds=seconds,
-            host=gethostname(),
-        )
+        suite, seed, host = self.config.stash[SUITE], self.config.stash[RUN].settings.values["seed"], gethostname()
+        return row_of(self.nodeid, record, verdict, suite=suite, seed=seed, seconds=seconds, host=host)
 
 
 def read_ahead(item: pytest.Item, following: pytest.Item) -> None:

@@ -583,15 +583,11 @@ def register_reports(
             raise pytest.UsageError(f"--html={page}: is a folder; name a file")
         from pytest_msprobe.reports.html import HtmlPage
 
-        report = reports.report
-        html = HtmlPage(
-            suite,
-            settings.html_passes,
-            lambda: [*report.findings(), *header()],
-            report.markup,
-            reports.names,
-            lambda: reports.answer,
-        )
+        def lines() -> list[str]:
+            return [*reports.report.findings(), *header()]
+
+        passes, markup, names = settings.html_passes, reports.report.markup, reports.names
+        html = HtmlPage(suite, passes, lines, markup, names, lambda: reports.answer)
         config.pluginmanager.register(html, "msprobe-html")
 
 

@@ -26,8 +26,8 @@ from pytest_msprobe.suites.options import (
     Options,
     choice,
     flag,
+    new_file,
     option,
-    parse_new_file,
     parse_optional_path,
     parse_path,
     parse_shard,
@@ -88,19 +88,9 @@ class Settings(Options):
         question="write",
         is_common=True,
     )
-    jsonl: Path | None = option(
-        "FILE",
-        "write one JSON object per verdict into FILE, replacing an earlier one",
-        parse_new_file,
-        question="write",
-        is_common=True,
-    )
-    page: Path | None = option(
-        "FILE",
+    jsonl: Path | None = new_file("write one JSON object per verdict into FILE, replacing an earlier one")
+    page: Path | None = new_file(
         "write a page with summary, model, pictures and table of all verdicts into FILE, replacing an earlier one",
-        parse_new_file,
-        question="write",
-        is_common=True,
     )
     baseline: Path | None = option(
         "FILE",
@@ -110,20 +100,14 @@ class Settings(Options):
         is_path=True,
         is_common=True,
     )
-    diagnosis: Path | None = option(
-        "FILE",
+    diagnosis: Path | None = new_file(
         "write the answer of the run into FILE as JSON of at most 4 kB, replacing an earlier one: what is wrong, what "
         "was not judged, what to do next",
-        parse_new_file,
-        question="write",
-        is_common=True,
     )
-    sarif: Path | None = option(
-        "FILE",
+    sarif: Path | None = new_file(
         "write what is wrong into FILE as SARIF, which GitHub, GitLab and editors show beside the lines of a script, "
         "replacing an earlier one",
-        parse_new_file,
-        question="write",
+        is_common=False,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),
