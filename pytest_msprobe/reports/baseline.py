@@ -105,9 +105,9 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def of_suite(self, suite: str) -> Baseline:
         """Return what is known of runs of a suite."""
-        known = tuple(failure for failure in self.known if failure.suite == suite)
+        failures = tuple(failure for failure in self.known if failure.suite == suite)
         run = tuple(fault for fault in self.run if fault.suite == suite)
-        return msgspec.structs.replace(self, known=known, run=run)
+        return msgspec.structs.replace(self, known=failures, run=run)
 
 
 class BaselineError(ValueError):
