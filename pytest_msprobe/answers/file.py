@@ -62,7 +62,8 @@ def to_json(answer: Answer) -> bytes:
     return text
 
 
-#: What is taken away first where the whole is too large: lists in this order, and how many entries of them stay then.
+#: What is taken away first where the whole is too large: lists in this order, and how many
+#: entries of them stay then.
 _LEAST = (
     ("open setup", 4),
     ("findings", 5),
@@ -134,7 +135,8 @@ def _bare(answer: Answer) -> Answer:
     cut = {name: answer.cut.get(name, 0) + len(getattr(answer, name)) for name in _MOST}
     cut = {name: count for name, count in cut.items() if count}
     nothing: dict[str, Any] = {**dict.fromkeys(_MOST, ()), **dict.fromkeys(("exact", "next_collection", "content"))}
-    return structs.replace(answer, **nothing, reach=structs.replace(answer.reach, last=""), measure=Measure(), cut=cut)
+    reach = structs.replace(answer.reach, last="")
+    return structs.replace(answer, **nothing, reach=reach, measure=Measure(), cut=cut)
 
 
 def _encoded(answer: Answer) -> bytes:

@@ -300,7 +300,7 @@ class RunRows:
         self.by_default()
         causes = sorted(self._causes.values(), key=lambda cause: _order(cause.row))
         if not by_order:
-            # Values that are wrong go before records of which nothing was compared, the worst first.
+            # Wrong values go before records of which nothing was compared, the worst first.
             causes.sort(key=lambda cause: (_kind(cause.row) == "error", -_badness(cause.worst)))
         return list(map(self._finding, causes))
 
@@ -341,7 +341,10 @@ class RunRows:
         return [NextStep("figures", self.facts.command("-v", keyword=call))]
 
     def _finding(self, cause: _Cause) -> Finding:
-        row, failure = cause.row, cause.worst.worst_failure
+        row, failure, pattern = cause.row, cause.worst.worst_failure, ""
+        # Wrong elements that are everywhere and follow no rule have nothing in common.
+        if failure is not None and failure.pattern_kind not in ("none", "noise"):
+            pattern = failure.pattern
         place = row.place or StepPosition()
         kind = _kind(row)
         of_calls = place_of_calls(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()))
@@ -362,8 +365,7 @@ class RunRows:
                 steps=tuple(sorted(cause.steps)),
             ),
             figures=figures_of(cause.worst.worst),
-            # Wrong elements that are everywhere and follow no rule have nothing in common.
-            pattern="" if failure is None or failure.pattern_kind in ("none", "noise") else failure.pattern,
+            pattern=pattern,
             count=cause.count,
             detail=_detail(cause.worst),
         )

@@ -37,10 +37,12 @@ def said(answer: Answer) -> Answer:
         detail = finding.detail
         if not detail and finding.kind in _DETAILS:
             detail = _DETAILS[finding.kind](finding)
-        findings.append(structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail))
+        name, how = name_of(finding), how_wrong(finding)
+        findings.append(structs.replace(finding, name=name, how=how, detail=detail))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=meaning_of(step)) for step in answer.next)
-    answer = structs.replace(answer, findings=tuple(findings), open=gaps, next=steps, exact=exact_said(answer.exact))
+    exact = exact_said(answer.exact)
+    answer = structs.replace(answer, findings=tuple(findings), open=gaps, next=steps, exact=exact)
     is_cut = answer.outcome == "wrong" and not answer.findings  # of a file in which one entry was too large
     return answer if is_cut else structs.replace(answer, headline=headline(answer))
 

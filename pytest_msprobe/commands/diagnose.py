@@ -150,7 +150,8 @@ def _with_exact(steps: list[PlannedRun], exact: Path) -> list[PlannedRun]:
 
 def _unreadable(entry: tuple[Path, str]) -> Finding:
     path, why = entry
-    return Finding(kind="damaged", confidence="proved", place=Place(record="", operation=str(path)), detail=why)
+    place = Place(record="", operation=str(path))
+    return Finding(kind="damaged", confidence="proved", place=place, detail=why)
 
 
 def _with_own_file(answer: Answer, folder: Path, arguments: argparse.Namespace) -> Answer:

@@ -27,8 +27,8 @@ def looks_wrong(holding: Holding) -> list[Finding]:
         steps = tuple(file.step for file in (first, *others) if file.step is not None)
         ranks = () if first.rank is None else (first.rank,)
         place = Place(record="", operation="the set-up", steps=steps, ranks=ranks)
-        count, path = 1 + len(others), str(first.path)
-        causes.append(Finding(id=path, kind="manifest", confidence="possible", place=place, detail=line, count=count))
+        cause = Finding(id=str(first.path), kind="manifest", confidence="possible", place=place, detail=line)
+        causes.append(structs.replace(cause, count=1 + len(others)))
     return causes
 
 

@@ -129,7 +129,7 @@ def _tie(tensor: TensorFacts) -> str:
 
 
 def _grouped(fact: str, pairs: Iterable[tuple[str, Any, Any]]) -> Iterable[tuple[tuple[Any, Any], list[str]]]:
-    """Return the two values of a fact where both sides say it and it differs, with the names that have them."""
+    """Return both values of a fact where both sides say it otherwise, with the names that have them."""
     groups: dict[tuple[Any, Any], list[str]] = {}
     for name, target, golden in pairs:
         values = getattr(target, fact), getattr(golden, fact)
@@ -182,7 +182,8 @@ def _settings(
                 values = shown_of(ours, key, "not set"), shown_of(theirs, key, "not set")
                 groups.setdefault((name, *values), []).append(layer)
     for (name, value, golden_value), layers in groups.items():
-        where = f"{counted(len(layers), nouns)}{_kinds(layers)}: {_paths(map(attrgetter('path'), layers))}"
+        paths = _paths(map(attrgetter("path"), layers))
+        where = f"{counted(len(layers), nouns)}{_kinds(layers)}: {paths}"
         sentence = f"{name} {value}, golden {golden_value} in {where}"
         likelihood = 0.915 if name == "dropout" else 0.86
         yield ManifestDifference("model", name, value, golden_value, sentence, likelihood)
@@ -247,7 +248,8 @@ def _random_states(target: Manifest, golden: Manifest, *, has_other_values: bool
         sentence = f"the random state of {names(strong)} {words}{why}"
         yield ManifestDifference("random", "state", "", "", sentence, 0.5)
     if weak and has_other_values:
-        yield ManifestDifference("random", "state", "", "", f"the random state of {names(weak)} {words}", 0.35)
+        sentence = f"the random state of {names(weak)} {words}"
+        yield ManifestDifference("random", "state", "", "", sentence, 0.35)
 
 
 #: How likely a switch or a variable explains other numbers, by words in its name.
@@ -265,7 +267,10 @@ _OF_DEVICE = {"kind": ("device", 0.6), "name": ("device name", 0.55), "count": (
 
 
 def _weight(name: str, otherwise: float) -> float:
-    return next((weight for weight, words in _WEIGHTS.items() if any(map(name.__contains__, words))), otherwise)
+    for weight, words in _WEIGHTS.items():
+        if any(map(name.__contains__, words)):
+            return weight
+    return otherwise
 
 
 def _switches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:

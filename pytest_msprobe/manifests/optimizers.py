@@ -116,7 +116,8 @@ def _of_pair(
         noun = "group" if len(setting.groups) == 1 else "groups"
         which = f"{noun} {together(list(map(str, setting.groups)))}"
         some = optional(" ({})", names(setting.parameters))
-        words, values = f"{shown(setting.key)} of {which}{of}{some}:", (shown(setting.value), shown(setting.other))
+        words = f"{shown(setting.key)} of {which}{of}{some}:"
+        values = shown(setting.value), shown(setting.other)
         yield difference_of("optimizer", words, *values, _LIKELIHOODS.get(setting.key, 0.955), what=setting.key)
     yield from _schedulers(ours, theirs, of, has_other_rate=has_other_rate)
     yield from _state(ours, theirs, of, target)
@@ -171,7 +172,8 @@ def _schedulers(
     for scheduler, golden in zip(ours.schedulers, theirs.schedulers):
         for key, value, other in differing_values(scheduler.settings, golden.settings):
             if not (key in _FOLLOWING and has_other_rate):
-                words, likelihood = f"{shown(key)} of {last_name(scheduler.kind)}{of}:", _COUNTERS.get(key, 0.95)
+                words = f"{shown(key)} of {last_name(scheduler.kind)}{of}:"
+                likelihood = _COUNTERS.get(key, 0.95)
                 yield difference_of("optimizer", words, shown(value), shown(other), likelihood, what=key)
 
 

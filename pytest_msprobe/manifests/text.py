@@ -54,8 +54,8 @@ def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
         return [*problems, *lines], UNREADABLE
     if lines:
         return lines, DIFFERS
-    equal = f"equal: {counted(len(pairs), 'manifests')} of {printable(str(target))} and {printable(str(golden))}"
-    return [equal], EQUAL
+    both = " and ".join(map(printable, map(str, (target, golden))))
+    return [f"equal: {counted(len(pairs), 'manifests')} of {both}"], EQUAL
 
 
 def _numbers(steps: Iterable[int | None]) -> str:

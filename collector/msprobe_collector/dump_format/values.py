@@ -183,13 +183,14 @@ def counted(count: int, nouns: str, verb: str = "") -> str:
 
 
 def optional(words: str, value: object) -> str:
-    """Return `words` with a value in their braces; "" for one that says nothing, such as None, 0 or ""."""
+    """Return `words` with a value in their braces; "" for None, 0 and what is empty."""
     return words.format(value) if value else ""
 
 
 def first_of(texts: Collection[str], most: int) -> str:
     """Return `a, b and 4 more`, of which `most` are named."""
-    return f"{', '.join(islice(texts, most))}{optional(' and {} more', max(0, len(texts) - most))}"
+    more = optional(" and {} more", max(0, len(texts) - most))
+    return f"{', '.join(islice(texts, most))}{more}"
 
 
 def abbreviated(value: Any) -> str:
