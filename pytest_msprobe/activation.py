@@ -106,8 +106,8 @@ def _collect(config: pytest.Config, settings: Settings, suite: Suite, plain: Seq
     stand beside it. A plain folder of dumps gives way to what is judged in it.
     """
     if settings.dumps:
-        config.option.msprobe_dump = [str(path) for path in settings.dumps]
-    roots = [str(path) for path in suite.roots]
+        config.option.msprobe_dump = list(map(str, settings.dumps))
+    roots = list(map(str, suite.roots))
     if config.args_source != pytest.Config.ArgsSource.ARGS:
         config.args[:] = roots if settings.is_exclusive and roots else [*config.args, *roots]
         return

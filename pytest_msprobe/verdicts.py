@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -138,6 +139,11 @@ class OutputRow:
     def ratio(self) -> float | None:
         """How many times its tolerance the error is, at most 1 for a pass; None where no tolerance applies."""
         return self.figures.get("ratio")
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """The figures that have a meaning for this output."""
+        return {name: value for name, value in self.figures.items() if value is not None}
 
     @property
     def badness(self) -> tuple[bool, float]:
@@ -302,14 +308,28 @@ class VerdictRow(Wire):
     @property
     def worst(self) -> OutputRow | None:
         """The worst output, which is shown where there is room for one; None when nothing was compared."""
-        return max(self.outputs, key=lambda output: output.badness, default=None)
+        return max(self.outputs, key=attrgetter("badness"), default=None)
+
+    @property
+    def failures(self) -> list[OutputRow]:
+        """The outputs that failed."""
+        return [output for output in self.outputs if output.status == "error"]
+
+    @property
+    def worst_failure(self) -> OutputRow | None:
+        """The worst output that failed; None when none did."""
+        return max(self.failures, key=attrgetter("badness"), default=None)
+
+    @property
+    def record(self) -> str:
+        """The name of the record: `Mint.matmul.3.forward`, or that of the call where it has no direction."""
+        return f"{self.call}.{self.part}" if self.direction else self.call
 
     @property
     def rounding(self) -> str:
         """Rounding text of an error: `explained by rounding` when all failed outputs are, else the first other text."""
-        failed = [output.rounding for output in self.outputs if output.status == "error"]
-        others = [text for text in failed if text != EXPLAINED]
-        return next(iter((*others, *failed)), "")
+        failed = list(map(attrgetter("rounding"), self.failures))
+        return next(filter(EXPLAINED.__ne__, failed), next(iter(failed), ""))
 
     @property
     def label(self) -> str:
@@ -360,7 +380,7 @@ class RowCounts:
             self.devices.add(row.device)
             self.operands.update(str(value) for name, value in row.properties if name == "operands")
             if not row.bench.startswith(LAW):
-                self.standards.update(output.standard for output in row.outputs)
+                self.standards.update(map(attrgetter("standard"), row.outputs))
         self.explained += row.outcome == "failed" and row.rounding == EXPLAINED
 
     @property

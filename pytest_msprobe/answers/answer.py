@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,8 +114,7 @@ class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """Return the answer as a notebook shows it: with the texts that `words.said` has filled in."""
         texts = [f"{finding.name} {finding.how} {finding.detail}" for finding in self.findings]
-        texts += [gap.text for gap in self.open]
-        texts += [step.tells for step in self.next]
+        texts += [*map(attrgetter("text"), self.open), *map(attrgetter("tells"), self.next)]
         entries = "".join(f"<li>{escape(text)}</li>" for text in texts if text.strip())
         return f"<b>{escape(self.headline or self.outcome)}</b><ul>{entries}</ul>"
 

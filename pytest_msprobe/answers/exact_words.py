@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.answers.finding import Exact
 
 _RUNS = {"target": "the target", "golden": "the golden run"}
@@ -19,8 +19,7 @@ def exact_said(exact: Exact | None) -> Exact | None:
 
 def nearer(exact: Exact) -> str:
     """Which run is nearer to the exact one, in one sentence."""
-    source = f", at {exact.source}" if exact.source else ""
-    return f"{_EXACT[exact.kind](exact)}{source}"
+    return f"{_EXACT[exact.kind](exact)}{optional(', at {}', exact.source)}"
 
 
 def _roundings(number: float | None) -> str:

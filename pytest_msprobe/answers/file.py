@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ import msgspec
 from msgspec import structs
 
 from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
-from pytest_msprobe.answers.content import SharedContent, SourceCall
+from pytest_msprobe.answers.content import Parted
 from pytest_msprobe.answers.finding import Finding
 from pytest_msprobe.answers.words import said
 
 #: Largest size of the JSON, in bytes.
 MOST_BYTES = 4096
 _BEGINNING = b'{\n "schema": '
-#: Of a list of calls, and of parameters that are named.
-_ENDS, _MOST_PARAMETERS = 2, 3
+#: Of parameters that are named.
+_MOST_PARAMETERS = 3
 #: Most entries of each list.
 _MOST = {"findings": 8, "open": 8, "next": 5, "setup": 8, "about": 4, "steps": 6}
 _LONGEST = {"detail": 300, "name": 120, "reason": 240, "text": 260, "what": 160, "tells": 200, "how": 60, "script": 160}
@@ -62,28 +62,17 @@ def to_json(answer: Answer) -> bytes:
     return text
 
 
-#: What is taken away first where the whole is too large: the list, and how many of it are left by then.
+#: What is taken away first where the whole is too large: lists in this order, and how many
+#: entries of them stay then.
 _LEAST = (
-    ("open", 4),
-    ("setup", 4),
+    ("open setup", 4),
     ("findings", 5),
     ("next", 3),
-    ("about", 2),
-    ("open", 2),
+    ("about open", 2),
     ("findings", 3),
-    ("setup", 2),
-    ("next", 2),
-    ("findings", 2),
-    ("open", 1),
-    ("setup", 1),
-    ("next", 1),
-    ("steps", 1),
-    ("findings", 1),
-    ("about", 0),
-    ("setup", 0),
-    ("next", 0),
-    ("open", 0),
-    ("steps", 0),
+    ("setup next findings", 2),
+    ("open setup next steps findings", 1),
+    ("about setup next open steps", 0),
 )
 
 
@@ -99,22 +88,19 @@ def _bounded(answer: Answer) -> Answer:
         kept[name] = tuple(map(_short, kept[name]))
     if answer.exact is not None:
         kept["exact"] = _short(answer.exact)
-    content = None if answer.content is None else _short_content(answer.content)
-    return structs.replace(answer, **kept, cut=cut, content=content, headline=abridged(answer.headline, MOST_HEADLINE))
+    if answer.content is not None and (parted := answer.content.parted) is not None:
+        kept["content"] = structs.replace(answer.content, parted=_short_parted(parted))
+    return structs.replace(answer, **kept, cut=cut, headline=abridged(answer.headline, MOST_HEADLINE))
 
 
-def _short_content(content: SharedContent) -> SharedContent:
-    """A copy with the first and the last call of each run where they part."""
-    parted = content.parted
-    if parted is not None:
-        sides = {name: tuple(map(_short, _ends(getattr(parted, name)))) for name in ("target", "golden")}
-        figures = {name: rounded(getattr(parted, name)) for name in ("distance", "factor")}
-        parted = structs.replace(parted, **sides, **figures, parameters=parted.parameters[:_MOST_PARAMETERS])
-    return structs.replace(content, parted=parted)
-
-
-def _ends(calls: Sequence[SourceCall]) -> Sequence[SourceCall]:
-    return (calls[0], calls[-1]) if len(calls) > _ENDS else calls
+def _short_parted(parted: Parted) -> Parted:
+    """A copy with the first and the last call of each run."""
+    sides = {}
+    for name in ("target", "golden"):
+        calls = getattr(parted, name)
+        sides[name] = tuple(map(_short, calls[:1] + calls[1:][-1:]))
+    figures = {name: rounded(getattr(parted, name)) for name in ("distance", "factor")}
+    return structs.replace(parted, **sides, **figures, parameters=parted.parameters[:_MOST_PARAMETERS])
 
 
 def _short(entry: msgspec.Struct) -> msgspec.Struct:
@@ -123,14 +109,9 @@ def _short(entry: msgspec.Struct) -> msgspec.Struct:
     }
     if isinstance(entry, Finding):
         place = entry.place
-        changes["place"] = structs.replace(
-            place,
-            ranks=place.ranks[:16],
-            steps=place.steps[:8],
-            layers=place.layers[:16],
-            numbers=place.numbers[:16],
-            source=abridged(place.source, 160),
-        )
+        numbers = {"steps": place.steps[:8], "layers": place.layers[:16], "numbers": place.numbers[:16]}
+        source = abridged(place.source, _LONGEST["source"])
+        changes["place"] = structs.replace(place, **numbers, ranks=place.ranks[:16], source=source)
         changes["figures"] = {name: rounded(value) for name, value in entry.figures.items()}
         changes["arguments"] = entry.arguments[:4]
     return structs.replace(entry, **changes)
@@ -138,11 +119,12 @@ def _short(entry: msgspec.Struct) -> msgspec.Struct:
 
 def _with_less(answer: Answer) -> Answer | None:
     """A copy without the entry that is missed least; None where nothing can be taken away."""
-    for name, least in _LEAST:
-        entries = getattr(answer, name)
-        if len(entries) > least:
-            cut = {**answer.cut, name: answer.cut.get(name, 0) + 1}
-            return structs.replace(answer, **{name: entries[:-1]}, cut=cut)
+    for names, least in _LEAST:
+        for name in names.split():
+            entries = getattr(answer, name)
+            if len(entries) > least:
+                cut = {**answer.cut, name: answer.cut.get(name, 0) + 1}
+                return structs.replace(answer, **{name: entries[:-1]}, cut=cut)
     if answer.next_collection is not None:
         return structs.replace(answer, next_collection=None)
     return structs.replace(answer, content=None) if answer.content is not None else None
@@ -151,16 +133,10 @@ def _with_less(answer: Answer) -> Answer | None:
 def _bare(answer: Answer) -> Answer:
     """What remains where single entries are too large, as with paths of thousands of characters."""
     cut = {name: answer.cut.get(name, 0) + len(getattr(answer, name)) for name in _MOST}
-    return structs.replace(
-        answer,
-        **dict.fromkeys(_MOST, ()),
-        reach=structs.replace(answer.reach, last=""),
-        measure=Measure(),
-        exact=None,
-        next_collection=None,
-        content=None,
-        cut={name: count for name, count in cut.items() if count},
-    )
+    cut = {name: count for name, count in cut.items() if count}
+    nothing: dict[str, Any] = {**dict.fromkeys(_MOST, ()), **dict.fromkeys(("exact", "next_collection", "content"))}
+    reach = structs.replace(answer.reach, last="")
+    return structs.replace(answer, **nothing, reach=reach, measure=Measure(), cut=cut)
 
 
 def _encoded(answer: Answer) -> bytes:
@@ -171,6 +147,4 @@ def rounded(value: float | str | None) -> float | int | str | None:
     """A number of four digits; what is not finite as a word, since JSON has none. Words stay as they are."""
     if value is None or isinstance(value, (int, str)):
         return value
-    if value != value or value in (float("inf"), float("-inf")):
-        return str(value)
-    return float(f"{value:.4g}")
+    return float(f"{value:.4g}") if math.isfinite(value) else str(value)

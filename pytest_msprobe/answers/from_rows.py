@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from msprobe_collector.dump_format.records import Operation
@@ -149,6 +150,11 @@ class _Counted:
     first: VerdictRow
     count: int = 0
 
+    def finding(self, kind: str, operation: str, **more: Any) -> Finding:
+        """Return what the rows say as a finding of a kind, about an operation or a file."""
+        row, place = self.first, Place(record=self.first.record, operation=operation)
+        return Finding(id=row.node_id, kind=kind, confidence="proved", place=place, count=self.count, **more)
+
 
 class RunRows:
     """The rows of one run, taken as they come, in any order: all are counted, and those that do not pass are kept.
@@ -179,7 +185,7 @@ class RunRows:
         """Take one row that is no plain pass; `counts` has counted it."""
         light = replace(row, attachment=None, explanation="", run=None)
         if row.outcome == "xfailed":
-            if not self.facts.excuses or _EXPECTED & {name for name, _ in row.properties}:
+            if not self.facts.excuses or _EXPECTED & dict(row.properties).keys():
                 self._expected.add(row.node_id)
             else:
                 self._inherited = self._inherited or _Counted(light)
@@ -187,13 +193,13 @@ class RunRows:
         if row.outcome == "failed" and row.rounding == EXPLAINED:
             self._explained = self._explained or _Counted(light)
             self._explained.count += 1
-        elif row.outcome == "failed" and _has(row, UNREADABLE):
+        elif row.outcome == "failed" and UNREADABLE in dict(row.properties):
             self._unreadable.setdefault(row.dump, _Counted(light)).count += 1
         elif row.outcome == "failed" and (format_name := dict(row.properties).get(DEFAULT_OPERANDS, "none")) != "none":
             self._by_default.setdefault(str(format_name), []).append(light)
         elif row.outcome == "failed":
             self._causes.setdefault(_cause(row), _Cause(light)).add(light)
-        elif row.status == "skip" and _has(row, MOOT):
+        elif row.status == "skip" and MOOT in dict(row.properties):
             self._moot += 1
         elif row.status == "skip":
             self._skipped.setdefault(row.message, _Counted(light)).count += 1
@@ -201,7 +207,7 @@ class RunRows:
     @property
     def unreadable(self) -> int:
         """Failed rows whose record could not be read."""
-        return sum(entry.count for entry in self._unreadable.values())
+        return sum(map(attrgetter("count"), self._unreadable.values()))
 
     @property
     def judged(self) -> int:
@@ -226,14 +232,8 @@ class RunRows:
         """What was counted, and what a pass shows: `kind`, by default what the suite says of its passes."""
         kind = kind or self.facts.passing
         limits = dict(self.facts.limits) if kind == "limits" else {}
-        return Measure(
-            kind=kind,
-            judged=self.judged,
-            total=self.counts.total - self._moot,
-            noun=self.facts.item_noun,
-            limits=limits,
-            **more,
-        )
+        total, noun = self.counts.total - self._moot, self.facts.item_noun
+        return Measure(kind=kind, judged=self.judged, total=total, noun=noun, limits=limits, **more)
 
     def answer(self) -> Answer:
         """What the rows amount to."""
@@ -264,20 +264,22 @@ class RunRows:
         new = [finding for finding in findings if are_new or finding.id not in self._expected]
         new = (new or self.findings(by_order=True)) + self._of_rows()
         if not new and self._inherited is not None and self.facts.is_selected:
-            new.append(_cause_not_selected(self._inherited))
+            # The record that makes what these inherit was left out of the run.
+            row = self._inherited.first
+            new.append(self._inherited.finding("cause not selected", row.call, detail=row.message))
         outcome: Outcome = "right" if self.judged and is_judged else "nothing judged"
         if new:
             outcome = "wrong"
         steps = self.next_steps(new) if next_steps is None else next_steps
         other_steps = [step for step in steps if step.arguments != ("pytest", *self.facts.arguments)]
-        about = [About(path=dump) for dump in self.counts.files]
+        about = self.facts.about or tuple(About(path=dump) for dump in self.counts.files)
         return Answer(
             suite=self.facts.suite,
             outcome=outcome,
             findings=tuple(new),
             open=tuple(gaps if gaps is not None else self.gaps()),
             next=tuple(other_steps),
-            about=self.facts.about or tuple(about),
+            about=about,
             measure=measure or self.measure(),
             counts={word: self.counts.outcomes[word] for word in _COUNTED if self.counts.outcomes[word]},
         )
@@ -295,28 +297,17 @@ class RunRows:
         self.by_default()
         causes = sorted(self._causes.values(), key=lambda cause: _order(cause.row))
         if not by_order:
-            causes.sort(key=_rank_of)
-        return [self._finding(cause) for cause in causes]
+            # Wrong values go before records of which nothing was compared, the worst first.
+            causes.sort(key=lambda cause: (_kind(cause.row) == "error", -_badness(cause.worst)))
+        return list(map(self._finding, causes))
 
     def _of_rows(self) -> list[Finding]:
         """What fails for another reason than its numbers: records that cannot be read, limits that rounding passes."""
-        findings = [
-            Finding(
-                id=entry.first.node_id,
-                kind="unreadable",
-                confidence="proved",
-                place=Place(record=_record(entry.first), operation=dump),
-                figures={"total": self.counts.total},
-                count=entry.count,
-                detail=entry.first.message,
-            )
-            for dump, entry in sorted(self._unreadable.items(), key=lambda entry: -entry[1].count)
-        ]
+        findings, total = [], {"total": self.counts.total}
+        for dump, entry in sorted(self._unreadable.items(), key=lambda entry: -entry[1].count):
+            findings.append(entry.finding("unreadable", dump, figures=total, detail=entry.first.message))
         if self._explained is not None:
-            row = self._explained.first
-            place = Place(record=_record(row), operation=row.api)
-            count = self._explained.count
-            findings.append(Finding(id=row.node_id, kind="limits", confidence="proved", place=place, count=count))
+            findings.append(self._explained.finding("limits", self._explained.first.api))
         return findings
 
     def gaps(self) -> list[Gap]:
@@ -324,7 +315,7 @@ class RunRows:
         noun = self.facts.item_noun
         gaps = []
         for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0])):
-            kind = "random" if _has(entry.first, RANDOM) else "skipped"
+            kind = "random" if RANDOM in dict(entry.first.properties) else "skipped"
             gaps.append(Gap(kind=kind, what=_name(entry.first), count=entry.count, noun=noun, reason=reason))
         if expected := len(self._expected):
             gaps.append(Gap(kind="expected", count=expected, noun=noun))
@@ -347,7 +338,10 @@ class RunRows:
         return [NextStep("figures", self.facts.command("-v", keyword=call))]
 
     def _finding(self, cause: _Cause) -> Finding:
-        row, worst = cause.row, cause.worst.worst
+        row, failure, pattern = cause.row, cause.worst.worst_failure, ""
+        # Wrong elements that are everywhere and follow no rule have nothing in common.
+        if failure is not None and failure.pattern_kind not in ("none", "noise"):
+            pattern = failure.pattern
         place = row.place or StepPosition()
         kind = _kind(row)
         of_calls = place_of_calls(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()))
@@ -358,33 +352,20 @@ class RunRows:
             kind=kind,
             confidence=self.facts.certainty,
             place=Place(
-                record=_record(row),
+                record=row.record,
                 **of_calls,
                 directions=tuple(cause.parts),
-                value=worst.label if worst is not None and worst.status == "error" else "",
+                value="" if failure is None else failure.label,
                 source=short_source(place.source),
                 cell=place.cell,
                 ranks=tuple(sorted(cause.ranks)),
                 steps=tuple(sorted(cause.steps)),
             ),
-            figures=figures_of(worst),
-            pattern=_pattern_of(worst),
+            figures=figures_of(cause.worst.worst),
+            pattern=pattern,
             count=cause.count,
             detail=_detail(cause.worst),
         )
-
-
-def _cause_not_selected(inherited: _Counted) -> Finding:
-    """Records that inherit what is wrong, where the record that makes it so was left out of the run."""
-    place = Place(record=_record(inherited.first), operation=inherited.first.call)
-    return Finding(
-        id=inherited.first.node_id,
-        kind="cause not selected",
-        confidence="proved",
-        place=place,
-        count=inherited.count,
-        detail=inherited.first.message,
-    )
 
 
 def place_of_calls(operation: str, calls: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -415,9 +396,8 @@ def figures_of(output: OutputRow | None) -> dict[str, float | int | str]:
     """The figures of an output, its dtype, and whether rounding explains it."""
     if output is None:
         return {}
-    figures: dict[str, float | int | str] = {name: value for name, value in output.figures.items() if value is not None}
     texts = {"dtype": output.tested_dtype, "rounding": output.rounding, "difference": output.difference}
-    return figures | {name: text for name, text in texts.items() if text}
+    return {**output.measured, **{name: text for name, text in texts.items() if text}}
 
 
 def short_source(source: str) -> str:
@@ -436,31 +416,18 @@ def size_of(output: OutputRow | None) -> float | None:
     return None
 
 
-def _pattern_of(output: OutputRow | None) -> str:
-    """What the wrong elements have in common; "" where they are everywhere and follow no rule."""
-    if output is None or output.status != "error" or output.pattern_kind in ("none", "noise"):
-        return ""
-    return output.pattern
-
-
-def _has(row: VerdictRow, name: str) -> bool:
-    return any(key == name for key, _ in row.properties)
-
-
 def _kind(row: VerdictRow) -> str:
     """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
     if kind := dict(row.properties).get("kind"):
         return str(kind)
     if _is_kind(row):
         return row.part
-    output = row.worst
-    return "wrong" if output is not None and output.status == "error" else "error"
+    return "error" if row.worst_failure is None else "wrong"
 
 
 def _cause(row: VerdictRow) -> tuple[str, str, bool]:
     """Equal for rows of one cause; what is hardly beyond its tolerance is another one than what is far beyond."""
-    output = row.worst
-    ratio = output.ratio if output is not None else None
+    ratio = None if row.worst is None else row.worst.ratio
     return row.api, _kind(row), ratio is not None and ratio < Times.EXCESS
 
 
@@ -470,14 +437,10 @@ def _is_kind(row: VerdictRow) -> bool:
 
 
 def _detail(row: VerdictRow) -> str:
-    output = row.worst
-    if output is not None and output.status == "error" and output.message:
-        return f"{output.label}: {output.message}"
+    failure = row.worst_failure
+    if failure is not None and failure.message:
+        return f"{failure.label}: {failure.message}"
     return row.message or "failed"
-
-
-def _record(row: VerdictRow) -> str:
-    return f"{row.call}.{row.part}" if row.direction else row.call
 
 
 def _name(row: VerdictRow) -> str:
@@ -485,17 +448,10 @@ def _name(row: VerdictRow) -> str:
 
 
 def _order(row: VerdictRow) -> tuple[int, int, int]:
-    place = row.place
-    if place is None:
-        return 0, 1 << 60, 0
+    place = row.place or StepPosition()
     return place.step or 0, place.order if place.order >= 0 else 1 << 60, place.rank or 0
 
 
 def _badness(row: VerdictRow) -> float:
-    output = row.worst
-    return output.badness[1] if output is not None and output.status == "error" else math.inf
-
-
-def _rank_of(cause: _Cause) -> tuple[bool, float]:
-    """Sort key: values that are wrong before records of which nothing was compared, the worst first."""
-    return _kind(cause.row) == "error", -_badness(cause.worst)
+    failure = row.worst_failure
+    return math.inf if failure is None else failure.badness[1]

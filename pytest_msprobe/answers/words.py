@@ -10,16 +10,19 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from msgspec import structs
 
-from msprobe_collector.dump_format.values import counted, printable
+from msprobe_collector.dump_format.values import counted, optional, printable
 from pytest_msprobe.answers.answer import MOST_HEADLINE, About, Answer, Measure, abridged
 from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.answers.exact_words import exact_said
 from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
 
+#: Lines of a text of which no word is cut: paths and commands stay whole.
+wrap_words = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 #: Most lines of the text of an answer.
 MOST_LINES = 12
 _ELLIPSIS, _SEVERAL = "...", 3
@@ -29,18 +32,19 @@ _COMMAND, _TELLS = "next: ", "      ("
 
 def said(answer: Answer) -> Answer:
     """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
-    findings = tuple(map(_finding_said, answer.findings))
+    findings = []
+    for finding in answer.findings:
+        detail = finding.detail
+        if not detail and finding.kind in _DETAILS:
+            detail = _DETAILS[finding.kind](finding)
+        name, how = name_of(finding), how_wrong(finding)
+        findings.append(structs.replace(finding, name=name, how=how, detail=detail))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=meaning_of(step)) for step in answer.next)
-    answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact_said(answer.exact))
+    exact = exact_said(answer.exact)
+    answer = structs.replace(answer, findings=tuple(findings), open=gaps, next=steps, exact=exact)
     is_cut = answer.outcome == "wrong" and not answer.findings  # of a file in which one entry was too large
     return answer if is_cut else structs.replace(answer, headline=headline(answer))
-
-
-def _finding_said(finding: Finding) -> Finding:
-    describe = _DETAILS.get(finding.kind)
-    detail = finding.detail or (describe(finding) if describe is not None else "")
-    return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
 # The first line.
@@ -55,7 +59,7 @@ def headline(answer: Answer) -> str:
         return _fitted("Nothing judged: ", [text_of(gap) if gap.kind == "refused" else _why(gap)])
     measure = answer.measure
     if not answer.open or (measure.kind.startswith("placed") and 2 * measure.judged > measure.total):
-        allowed = f"{' and '.join(measure.operands)} allowed" if measure.operands else ""
+        allowed = optional("{} allowed", " and ".join(measure.operands))
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
@@ -68,7 +72,7 @@ def _wrong(answer: Answer) -> str:
     first = answer.findings[0]
     place = first.place
     where = f" in {place.cell}" if place.cell and not place.layers and place.cell not in name_of(first) else ""
-    is_first = first.confidence == "first difference only" and first.kind not in (*_OF_RUN, "parted")
+    is_first = first.confidence == "first difference only" and first.kind not in {*_NAMES, "parted"}
     start = "differs first in " if is_first else ""
     name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
     rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
@@ -86,7 +90,7 @@ def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int =
     line = source.rpartition("/")[2]
     end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
     first, *rest = [" ".join(part.split()) for part in parts if part] or [""]
-    more = f" (and {others} more)" if others else ""
+    more = optional(" (and {} more)", others)
     if len(f"{text}{first}{end}{more}") > MOST_HEADLINE:
         first = _IN_BRACKETS.sub("", first)
     end += more if len(f"{text}{first}{end}{more}") <= MOST_HEADLINE else ""
@@ -139,8 +143,8 @@ _KNOWN_BY = {
 
 
 def _equal(measure: Measure) -> str:
-    basis = measure.names[0] if measure.names else ""
-    how = f", {_KNOWN_BY[basis]}" if basis in _KNOWN_BY else ""
+    basis = next(iter(measure.names), "")
+    how = optional(", {}", _KNOWN_BY.get(basis))
     return f"all compared values of {counted(measure.judged, measure.noun)} are equal{how}"
 
 
@@ -170,7 +174,7 @@ def _finite(measure: Measure) -> str:
 
 
 def _found_again(measure: Measure) -> str:
-    again = f", {measure.differing} of them in other steps" if measure.differing else ""
+    again = optional(", {} of them in other steps", measure.differing)
     return f"{counted(measure.judged, 'calls', 'agree')} up to rounding{again}"
 
 
@@ -203,20 +207,6 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
 
 # What is wrong.
 
-#: Findings that are about the whole run and not about an operation.
-_OF_RUN = (
-    "setting",
-    "model",
-    "manifest",
-    "ended",
-    "damaged",
-    "incomplete",
-    "unreadable",
-    "limits",
-    "cause not selected",
-    "not judged",
-    "run",
-)
 #: Kinds of values, before the operation that uses the value first.
 _OF_VALUES = {
     "parted": "the runs part in",
@@ -262,8 +252,7 @@ def name_of(finding: Finding) -> str:
         only = f"parameter {place.names[0]}"
         return only if many == 1 else f"{many} parameters ({', '.join(place.names[:_SEVERAL])}{more})"
     shown = place_in_words(finding.place)
-    start = _OF_VALUES.get(finding.kind, "")
-    return f"{start} {shown}" if start else shown
+    return f"{_OF_VALUES.get(finding.kind, '')} {shown}".lstrip()
 
 
 def place_in_words(place: Place) -> str:
@@ -271,12 +260,12 @@ def place_in_words(place: Place) -> str:
     both = [word for word in ("forward", "backward") if word in place.directions]
     if place.calls < 2:
         return f"{place.operation} {' and '.join(both)}".rstrip()
-    ending = f", {' and '.join(both)}" if both else ""
+    ending = optional(", {}", " and ".join(both))
     if place.layers:
         return f"{place.operation} in {len(place.layers)} layers ({listed_numbers(place.layers)}){ending}"
     if not both and not place.numbers:
         return f"{place.operation} and {place.calls - 1} more"
-    numbers = f" ({listed_numbers(place.numbers)})" if place.numbers else ""
+    numbers = optional(" ({})", listed_numbers(place.numbers))
     return f"{place.operation} in {place.calls} calls{numbers if len(numbers) < 40 else ''}{ending}"
 
 
@@ -285,25 +274,20 @@ def _cannot_be_read(finding: Finding) -> str:
     return f"{finding.count} of {counted(int(total), 'records')} cannot be read: {finding.detail}"
 
 
-def _beyond_limits(finding: Finding) -> str:
-    return f"{counted(finding.count, 'records', 'are')} beyond the limits, all by rounding"
-
-
-def _cause_not_selected(finding: Finding) -> str:
-    verb = "differs" if finding.count == 1 else "differ"
-    return f"{counted(finding.count, 'records')} {verb}, and the cause is not in the selection"
-
-
 def _settings(finding: Finding) -> str:
     """`lr 0.01, golden 0.001`."""
-    values = [f"{it.name} {it.target}, golden {it.golden}" for it in finding.arguments[:1] if it.target or it.golden]
-    return "".join(values) or finding.detail
+    for it in finding.arguments[:1]:
+        if it.target or it.golden:
+            return f"{it.name} {it.target}, golden {it.golden}"
+    return finding.detail
 
 
 def _models(finding: Finding) -> str:
     """`two different models: embedding [64, 32] against [32, 16]`."""
-    shapes = [f"{it.name} {it.target} against {it.golden}" for it in finding.arguments[:1] if it.target]
-    return f"two different models: {''.join(shapes) or finding.detail}"
+    for it in finding.arguments[:1]:
+        if it.target:
+            return f"two different models: {it.name} {it.target} against {it.golden}"
+    return f"two different models: {finding.detail}"
 
 
 #: What of two runs was not compared: a noun, and what is said behind it.
@@ -316,15 +300,18 @@ _UNCOMPARED = {
 
 
 def _incomplete(finding: Finding) -> str:
-    nouns = ((int(count), *_UNCOMPARED[name]) for name, count in finding.figures.items())
-    counts = [f"{counted(count, noun)}{behind}" for count, noun, behind in nouns]
-    return f"not all is compared: {', '.join(counts)}" if counts else finding.detail
+    counts = []
+    for name, count in finding.figures.items():
+        noun, behind = _UNCOMPARED[name]
+        counts.append(f"{counted(int(count), noun)}{behind}")
+    return optional("not all is compared: {}", ", ".join(counts)) or finding.detail
 
 
 def _detail(finding: Finding) -> str:
     return finding.detail or finding.place.operation
 
 
+#: Findings that are about the whole run and not about an operation: what each is.
 _NAMES: Mapping[str, Callable[[Finding], str]] = {
     "setting": _settings,
     "model": _models,
@@ -334,8 +321,10 @@ _NAMES: Mapping[str, Callable[[Finding], str]] = {
     "incomplete": _incomplete,
     "run": _detail,
     "unreadable": _cannot_be_read,
-    "limits": _beyond_limits,
-    "cause not selected": _cause_not_selected,
+    "limits": lambda finding: f"{counted(finding.count, 'records', 'are')} beyond the limits, all by rounding",
+    "cause not selected": lambda finding: (
+        f"{counted(finding.count, 'records', 'differ')}, and the cause is not in the selection"
+    ),
     "not judged": lambda finding: "not everything could be judged, as --msprobe-strict asks",
 }
 #: Figures that say how wrong a value is, the first that it has.
@@ -354,7 +343,7 @@ def how_wrong(finding: Finding) -> str:
     if finding.kind == "setting" and "differing" in finding.figures:
         differing, noun = finding.figures["differing"], str(finding.figures.get("of"))
         return counted(differing, noun, "differ") if isinstance(differing, int) else f"{differing} {noun} differ"
-    if finding.kind in _OF_RUN or "holds" in finding.figures:
+    if finding.kind in _NAMES or "holds" in finding.figures:
         return ""
     if finding.pattern:
         return finding.pattern
@@ -399,8 +388,7 @@ def _golden_calls(finding: Finding) -> str:
     ratio = finding.figures.get("factor")
     factor = f"{figure(ratio)} x" if isinstance(ratio, float) else ""
     ends = [str(finding.figures[key]) for key in ("golden", "golden_until") if key in finding.figures]
-    calls = f"golden {' to '.join(ends)}" if ends else ""
-    return ", ".join(filter(None, (factor, calls)))
+    return ", ".join(filter(None, (factor, optional("golden {}", " to ".join(ends)))))
 
 
 _HOW_OF_KIND: Mapping[str, Callable[[Finding], str]] = {
@@ -418,14 +406,14 @@ def _parted(finding: Finding) -> str:
     """What is found, what is not, and what the other run computes there."""
     figures = finding.figures
     if "lost" in figures:
-        tied = f"; in the golden run it is one parameter, {figures['golden']}" if "golden" in figures else ""
+        tied = optional("; in the golden run it is one parameter, {}", figures.get("golden"))
         update = "the gradients are, and the update is not" if figures["lost"] == "update" else "the gradient is not"
         return f"they start equal in both runs; {update} found in the golden run{tied}"
-    until = f", up to {figures['until']}," if "until" in figures else ""
+    until = optional(", up to {},", figures.get("until"))
     text = f"what goes in is found in the golden run, and what is made of it{until} never again"
     if "golden" in figures:
-        source = f", {figures['golden_source']}" if "golden_source" in figures else ""
-        until = f" to {figures['golden_until']}" if "golden_until" in figures else ""
+        source = optional(", {}", figures.get("golden_source"))
+        until = optional(" to {}", figures.get("golden_until"))
         text += f"; there it calls {figures['golden']}{until}{source}"
     if isinstance(factor := figures.get("factor"), float):
         text += f"; the result is {figure(factor)} times the golden one"
@@ -448,14 +436,14 @@ def _argument(name: str, target: str, golden: str) -> str:
 def sentence_of(finding: Finding) -> str:
     """What is wrong with a finding, in one line with its place: for lists below a headline."""
     kind = "" if finding.kind == "first" else f"{_KIND_WORDS.get(finding.kind, finding.kind)}, "
-    source = f", at {finding.place.source}" if finding.place.source else ""
+    source = optional(", at {}", finding.place.source)
     detail = f": {_ended(finding.detail)}" if finding.detail and finding.detail not in name_of(finding) else ""
     return f"{name_of(finding)} ({kind}{finding.confidence}){detail}{source}"
 
 
 def follows_from(finding: Finding) -> str:
     """Why an item that shows a cause once more, or its consequence, does not fail by itself."""
-    return f"follows from {name_of(finding)}{f' ({finding.place.record})' if finding.place.record else ''}"
+    return f"follows from {name_of(finding)}{optional(' ({})', finding.place.record)}"
 
 
 # What two runs hold of each other.
@@ -463,16 +451,16 @@ def follows_from(finding: Finding) -> str:
 
 def content_in_words(content: SharedContent) -> str:
     """`found 8,412 of 8,530 values; 3 regions in other steps, equal again; parted at Functional.gelu.0 (a.py:34)`."""
-    regions = f"; {counted(content.regions, 'regions')} in other steps, equal again" if content.regions else ""
-    parted = f"; parted at {parted_in_words(content.parted)}" if content.parted is not None else ""
+    regions = optional("; {} in other steps, equal again", content.regions and counted(content.regions, "regions"))
+    parted = optional("; parted at {}", content.parted and parted_in_words(content.parted))
     return f"found {content.found:,} of {content.values:,} values{regions}{parted}"
 
 
 def parted_in_words(parted: Parted) -> str:
     """`Functional.gelu.0 (port.py:34), golden Tensor.__mul__.1 to Tensor.__mul__.4 (original.py:52)`."""
     more = ", ..." if len(parted.parameters) > _SEVERAL else ""
-    parameters = f"of {', '.join(parted.parameters[:_SEVERAL])}{more}" if parted.parameters else ""
-    golden = f"golden {_span_of(parted.golden)}" if parted.golden else ""
+    parameters = optional(f"of {{}}{more}", ", ".join(parted.parameters[:_SEVERAL]))
+    golden = optional("golden {}", _span_of(parted.golden))
     return ", ".join(filter(None, (_span_of(parted.target), golden, parameters)))
 
 
@@ -481,7 +469,7 @@ def _span_of(calls: Sequence[SourceCall]) -> str:
     names = [f"{it.call} {it.direction}".removesuffix(" forward").rstrip() for it in calls]
     span = " to ".join(dict.fromkeys((*names[:1], *names[-1:])))
     source = next((call.source.rpartition("/")[2] for call in calls if call.source), "")
-    return f"{span} ({source})" if source else span
+    return f"{span}{optional(' ({})', source)}"
 
 
 # What was not judged, and what to do.
@@ -590,13 +578,13 @@ def lines(answer: Answer, width: int = 80) -> list[str]:
         if len(shown[place]) < len(block) and len(shown[place]) > bool(is_command):
             last = shown[place][-1]
             shown[place][-1] = f"{last[: max(width, 40) - len(_ELLIPSIS)].rstrip()}{_ELLIPSIS}"
-    return [printable(line) for line in (answer.headline, *chain(*shown))]
+    return list(map(printable, (answer.headline, *chain(*shown))))
 
 
 def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     """Parts of the text behind the headline, each of a few lines, the most important first."""
     if answer.setup:
-        more = f" (and {len(answer.setup) - 2} more)" if len(answer.setup) > 2 else ""
+        more = optional(" (and {} more)", len(answer.setup[2:]))
         yield _wrapped("runs differ: ", f"{'; '.join(answer.setup[:2])}{more}", width)
     if answer.exact is not None:
         yield _wrapped("exact run: ", answer.exact.text, width)
@@ -605,18 +593,18 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     for place, finding in enumerate(findings[:most], 1):
         number = f"{place}. " if len(findings) > 1 else ""
         is_cut = finding.kind == "incomplete" and name_of(finding) not in answer.headline
-        if len(findings) > 1 or finding.kind not in _OF_RUN or is_cut:
+        if len(findings) > 1 or finding.kind not in _NAMES or is_cut:
             yield _wrapped(number, f"{sentence_of(finding)}{_steps_and_ranks(answer, finding)}", width)
     surplus = len(findings) - most + answer.cut.get("findings", 0)
     if findings and surplus > 0:
         yield _wrapped("", f"and {counted(surplus, 'more causes')}, in the JSON, the page and the rows", width)
     if answer.reach.count:
-        last = f", the last {answer.reach.last}" if answer.reach.last else ""
+        last = optional(", the last {}", answer.reach.last)
         yield _wrapped("follows from it: ", f"{counted(answer.reach.count, 'records')}{last}", width)
     for gap in answer.open[:1]:
         if _why(gap) not in answer.headline:
             surplus = len(answer.open) - 1 + answer.cut.get("open", 0)
-            yield _wrapped("not judged: ", f"{text_of(gap)}{f' (and {surplus} more)' if surplus else ''}", width)
+            yield _wrapped("not judged: ", f"{text_of(gap)}{optional(' (and {} more)', surplus)}", width)
     for step in answer.next[:2]:
         if step.arguments:
             yield [f"{_COMMAND}{step}", *_wrapped(_TELLS, f"{step.tells})", width)]
@@ -630,7 +618,7 @@ def about_in_words(about: About) -> str:
     """`golden run_b/step0 (python train.py, 2026-11-27 03:12)`."""
     name = f"golden {about.path}" if about.side == "golden" else about.path
     made = ", ".join(filter(None, (about.script, about.time)))
-    return f"{name} ({made})" if made else name
+    return f"{name}{optional(' ({})', made)}"
 
 
 def _steps_and_ranks(answer: Answer, finding: Finding) -> str:
@@ -644,14 +632,8 @@ def _steps_and_ranks(answer: Answer, finding: Finding) -> str:
 
 
 def _wrapped(start: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=start,
-        subsequent_indent=" " * min(len(start), 6),
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [start]
+    indent = " " * min(len(start), 6)
+    return wrap_words(printable(text), width, initial_indent=start, subsequent_indent=indent) or [start]
 
 
 def _ended(sentence: str) -> str:
@@ -665,7 +647,7 @@ _DIGITS, _ALL_DIGITS = 4, 17
 
 def readable(text: str) -> str:
     """`text` with four digits of each figure, or with as many as tell it from the others."""
-    values = {float(number) for number in _FIGURE.findall(text)}
+    values = set(map(float, _FIGURE.findall(text)))
 
     def short(match: re.Match[str]) -> str:
         value = float(match[0])
@@ -683,7 +665,7 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if 100 <= abs(value) < 10_000 else f"{value:.3g}"
 
 
-def listed_numbers(numbers: Iterable[int]) -> str:
+def listed_numbers(numbers: Iterable[int], dash: str = " to ") -> str:
     """`0 to 3, 7` of 0, 1, 2, 3, 7."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -691,7 +673,7 @@ def listed_numbers(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(" to ".join(dict.fromkeys((str(run[0]), str(run[-1])))) for run in runs)
+    return ", ".join(dash.join(dict.fromkeys((str(run[0]), str(run[-1])))) for run in runs)
 
 
 def of_ranks(numbers: Sequence[int]) -> str:

@@ -9,44 +9,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.metadata import EntryPoint
 
-from pytest_msprobe.commands import (
-    baseline,
-    diagnose,
-    finished_runs,
-    manifest,
-    next_collection,
-    options,
-    package_files,
-    scalars,
-    selfcheck,
-    skill,
-)
+from pytest_msprobe.commands.common import print_lines
 from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import entry_points_of, left_out, text_of
 
 #: Our modules, in the order of help; commands of entry points stand behind them, by name.
 _MODULES = (
-    diagnose,
-    package_files,
-    finished_runs,
-    baseline,
-    next_collection,
-    manifest,
-    options,
-    scalars,
-    selfcheck,
-    skill,
+    "diagnose package_files finished_runs baseline next_collection manifest options scalars selfcheck skill".split()
 )
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all commands, and say on the error stream which of them, and which suites, cannot be had."""
     for module in _MODULES:
-        module.add_to(commands)
+        import_module(f"{__name__}.{module}").add_to(commands)
     refused = add_others(commands, entry_points_of("pytest_msprobe.commands"))
-    sys.stderr.write("".join(f"{line}\n" for line in (*REFUSED, *refused)))
+    print_lines((*REFUSED, *refused), sys.stderr)
 
 
 def add_others(

@@ -8,13 +8,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe import __version__
-from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
+from pytest_msprobe.commands.common import CommandError, check_place, print_lines, stated_errors
 from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
 from pytest_msprobe.reports.jsonl import read_latest_rows, why_partial
 from pytest_msprobe.suites.contract import RUN_FAULTS
@@ -66,7 +68,7 @@ def write_baseline(arguments: argparse.Namespace) -> None:
     with stated_errors():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, lambda file: file.write(encode_baseline(baseline)))
-    sys.stdout.write("".join(f"{line}\n" for line in _said(target, baseline, earlier, partial)))
+    print_lines(_said(target, baseline, earlier, partial))
 
 
 def _earlier(target: Path) -> Baseline | None:
@@ -94,9 +96,9 @@ def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | 
         raise CommandError("name a dump, or rows of a finished run (a file of --msprobe-jsonl)")
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
-        command = [sys.executable, "-m", "pytest", *(f"--msprobe-dump={source}" for source in sources), *options]
-        if not any(option.startswith("--msprobe-out") for option in options):
-            command.append(f"--msprobe-out={folder}")
+        # Of an option that is given twice the last one counts.
+        ours = [f"--msprobe-out={folder}", *map("--msprobe-dump={}".format, sources)]
+        command = [sys.executable, "-m", "pytest", *ours, *options]
         named = [option.partition("=")[2] for option in options if option.startswith("--msprobe-jsonl=")]
         if named:
             rows = Path(named[-1])
@@ -126,7 +128,7 @@ def _of_rows(files: Sequence[Path], earlier: Baseline | None) -> tuple[Baseline,
 def _why_partial(files: Sequence[Path]) -> Iterator[str]:
     """Why the files together lack rows; all shards of a run are a whole one."""
     shards: dict[str, set[str]] = {}
-    for reason in dict.fromkeys(reason for file in files for reason in why_partial(file)):
+    for reason in dict.fromkeys(chain.from_iterable(map(why_partial, files))):
         number, slash, count = reason.removeprefix("shard ").partition("/")
         if slash:
             shards.setdefault(count, set()).add(number)
@@ -141,8 +143,7 @@ def _said(target: Path, baseline: Baseline, earlier: Baseline | None, partial: S
     count = len(baseline.known)
     text = f"wrote {target}: {counted(count, 'known failures')}"
     if earlier is not None:
-        before = {failure.key for failure in earlier.known}
-        now = {failure.key for failure in baseline.known}
+        before, now = (set(map(attrgetter("key"), file.known)) for file in (earlier, baseline))
         text += f" ({len(now - before)} new, {len(before - now)} gone, {len(now & before)} as before)"
     yield text
     if baseline.run:

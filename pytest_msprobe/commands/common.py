@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
+from msprobe_collector.dump_format.values import optional
 from pytest_msprobe.run.reporting import check_writable
 from pytest_msprobe.suites.contract import SuiteError
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 class CommandError(Exception):
@@ -31,8 +35,7 @@ def stated_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{where}{error.strerror or error}") from None
+        raise CommandError(f"{optional('{}: ', error.filename)}{error.strerror or error}") from None
 
 
 def check_place(option: str, target: Path) -> None:
@@ -45,6 +48,24 @@ def check_place(option: str, target: Path) -> None:
         check_writable(option, target.absolute().parent)
     except pytest.UsageError as error:
         raise CommandError(str(error)) from None
+
+
+def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
+    """Write lines to the output, or to `stream`."""
+    (stream or sys.stdout).writelines(map("{}\n".format, lines))
+
+
+def bundled(name: str, what: str) -> Path:
+    """Return the folder `name` inside the installed package, or at the top of the repository.
+
+    Raises:
+        CommandError: there is none; the text begins with `what`, which is missing.
+    """
+    folders = (_PACKAGE / name, _PACKAGE.parent / name)
+    folder = next(filter(Path.is_dir, folders), None)
+    if folder is None:
+        raise CommandError(f"{what} missing from this installation: {folders[0]}; install it again")
+    return folder
 
 
 def create(target: Path, content: str) -> None:

@@ -6,11 +6,11 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, TextIO
 
 from msgspec import structs
 
@@ -115,22 +115,21 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
         setup = set_up_differently(target, golden)
         answer = summed_up(ran, setup=setup, has_following_steps=target.has_following_steps)
         for side in sides:
-            answer = with_findings(answer, [_unreadable(str(path), why) for path, why in side.unreadable.items()])
+            answer = with_findings(answer, list(map(_unreadable, side.unreadable.items())))
         answer = _with_own_file(answer, Path(folder), arguments)
         if golden is None:
             answer = with_derivatives(with_suspicions(answer, looks_wrong(target)), target)
-        about = list(_about(target, golden))
+        about = _about(target, golden)
         if arguments.exact is not None:
-            about.append(about_of(arguments.exact, side="exact"))
+            about += (about_of(arguments.exact, side="exact"),)
         cut = {name: count for name, count in answer.cut.items() if name != "about"}
-        answer = structs.replace(answer, about=tuple(about), cut=cut)
+        answer = structs.replace(answer, about=about, cut=cut)
         if arguments.page is not None:
             _write_page(arguments.page, ran, answer, talk)
-    was_interrupted = any(run.code == INTERRUPTED for run in ran)
-    return answer, INTERRUPTED if was_interrupted else answer.exit_code
+    return answer, INTERRUPTED if INTERRUPTED in map(attrgetter("code"), ran) else answer.exit_code
 
 
-def _with_exact(steps: Sequence[PlannedRun], exact: Path) -> list[PlannedRun]:
+def _with_exact(steps: list[PlannedRun], exact: Path) -> list[PlannedRun]:
     """`steps`, of which the comparison says which run is nearer to the exact one.
 
     Raises:
@@ -138,22 +137,22 @@ def _with_exact(steps: Sequence[PlannedRun], exact: Path) -> list[PlannedRun]:
     """
     from pytest_msprobe.suites.comparison.sides import why_not_exact
 
-    if not any(step.suite == "comparison" for step in steps):
+    if "comparison" not in map(attrgetter("suite"), steps):
         raise CommandError("--exact: no two runs are compared; give DUMP and GOLDEN of one rank, and --exact=DUMP")
     with stated_errors():
         why = why_not_exact(exact)
     if why:
         raise CommandError(f"--exact={exact}: {why}")
-    return [_with_exact_run(step, exact) for step in steps]
+    for place, step in enumerate(steps):
+        if step.suite == "comparison":
+            steps[place] = replace(step, arguments=(*step.arguments, f"--msprobe-exact={exact}"))
+    return steps
 
 
-def _with_exact_run(step: PlannedRun, exact: Path) -> PlannedRun:
-    arguments = (*step.arguments, f"--msprobe-exact={exact}")
-    return replace(step, arguments=arguments) if step.suite == "comparison" else step
-
-
-def _unreadable(path: str, why: str) -> Finding:
-    return Finding(kind="damaged", confidence="proved", place=Place(record="", operation=path), detail=why)
+def _unreadable(entry: tuple[Path, str]) -> Finding:
+    path, why = entry
+    place = Place(record="", operation=str(path))
+    return Finding(kind="damaged", confidence="proved", place=place, detail=why)
 
 
 def _with_own_file(answer: Answer, folder: Path, arguments: argparse.Namespace) -> Answer:
@@ -179,8 +178,7 @@ def _run(runner: StepRunner, steps: list[PlannedRun], talk: TextIO) -> list[Ran]
         if step.if_clean and wrong:
             continue
         # Nothing that another suite finds could explain more.
-        findings = chain.from_iterable(run.answer.findings for run in wrong)
-        if any(finding.confidence == "proved" for finding in findings):
+        if any(finding.confidence == "proved" for run in wrong for finding in run.answer.findings):
             continue
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()
@@ -215,29 +213,22 @@ def _is_one_model(target: Holding, golden: Holding) -> bool:
 def _two_models(difference: ArgumentDifference, target: Holding, golden: Holding) -> tuple[Answer, int]:
     place = Place(record="", operation=difference.name)
     finding = Finding(kind="model", confidence="proved", place=place, arguments=(difference,))
-    answer = Answer(
-        suite="diagnose",
-        outcome="wrong",
-        findings=(finding,),
-        about=_about(target, golden),
-        next=(NextStep("one model"),),
-        setup=set_up_differently(target, golden),
-    )
+    answer = _without_run("wrong", target, golden, findings=(finding,), next=(NextStep("one model"),))
     return answer, answer.exit_code
 
 
 def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) -> tuple[Answer, int]:
     """The answer where nothing can be judged, since of `bad`."""
-    what = printable(str(bad.path))
-    answer = Answer(
-        suite="diagnose",
-        outcome="nothing judged",
-        open=(Gap(kind="refused", what=what, reason=why.removeprefix(f"{bad.path}: ")),),
-        about=_about(target, golden),
-        next=_what_to_do(target, golden),
-        setup=set_up_differently(target, golden),
-    )
+    gap = Gap(kind="refused", what=printable(str(bad.path)), reason=why.removeprefix(f"{bad.path}: "))
+    answer = _without_run("nothing judged", target, golden, open=(gap,), next=_what_to_do(target, golden))
     return answer, answer.exit_code if bad.is_usable else _UNUSABLE
+
+
+def _without_run(
+    outcome: Literal["wrong", "nothing judged"], target: Holding, golden: Holding | None, **parts: Any
+) -> Answer:
+    about, setup = _about(target, golden), set_up_differently(target, golden)
+    return Answer(suite="diagnose", outcome=outcome, about=about, setup=setup, **parts)
 
 
 def _about(target: Holding, golden: Holding | None) -> tuple[About, ...]:
@@ -262,7 +253,7 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
 def _write_page(page: Path, ran: list[Ran], answer: Answer, talk: TextIO) -> None:
     first = chosen(ran)
     ordered = sorted(ran, key=lambda run: run is not first)
-    sources = [run.rows for run in ordered if run.rows is not None]
+    sources = list(filter(None, map(attrgetter("rows"), ordered)))
     with stated_errors():
         write_page(page, sources, suite_class, answer)
     talk.write(f"page: {page}\n")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_msprobe.commands.common import stated_errors
+from pytest_msprobe.commands.common import print_lines, stated_errors
 from pytest_msprobe.reports.jsonl import MERGED_NAME, merge_runs
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
@@ -47,7 +47,7 @@ def merge(arguments: argparse.Namespace) -> int:
         if arguments.page is not None:
             check_page_replaceable(arguments.page)
         merged = merge_runs(arguments.sources, arguments.folder, suite_class)
-        sys.stdout.write("".join(f"{line}\n" for line in merged.lines()))
+        print_lines(merged.lines())
         if arguments.page is not None:
             _write_page(arguments.page, [arguments.folder / MERGED_NAME])
     return int(merged.has_failed)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from pytest_msprobe.commands.common import print_lines
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,5 +31,5 @@ def say_what_differs(arguments: argparse.Namespace) -> int:
         lines, code = lines_of_one(arguments.target)
     else:
         lines, code = lines_of_two(arguments.target, arguments.golden)
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    print_lines(lines)
     return code

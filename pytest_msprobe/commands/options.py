@@ -8,8 +8,9 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from difflib import get_close_matches
+from operator import attrgetter
 
-from pytest_msprobe.commands.common import CommandError
+from pytest_msprobe.commands.common import CommandError, print_lines
 from pytest_msprobe.run.option_help import OptionSection, sections, suites_of
 from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
 from pytest_msprobe.suites.options import Option
@@ -51,11 +52,11 @@ def show_options(arguments: argparse.Namespace) -> None:
             if name in (None, section.title):
                 lines += _listing(section, width)
     if name is None:
-        lines.append(
-            "Each is also a key of an ini file (msprobe_seed) and of the YAML file of --msprobe-config (seed)."
-        )
-        lines.append("One option: python -m pytest_msprobe options NAME")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+        lines += [
+            "Each is also a key of an ini file (msprobe_seed) and of the YAML file of --msprobe-config (seed).",
+            "One option: python -m pytest_msprobe options NAME",
+        ]
+    print_lines(lines)
 
 
 def _option(name: str) -> Option:
@@ -73,8 +74,8 @@ def _listing(section: OptionSection, width: int) -> Iterator[str]:
     entry = SUITES.get(section.title)
     yield f"{section.title}: {entry.question}?" if entry is not None else section.title
     if section.shared:
-        names = f"also, as above: {' '.join(option.flag for option in section.shared)}"
-        yield from _wrapped(names, width, "  ")
+        names = " ".join(map(attrgetter("flag"), section.shared))
+        yield from _wrapped(f"also, as above: {names}", width, "  ")
     for title, options in section.questions:
         yield f"  {title}"
         for option in options:
@@ -98,7 +99,7 @@ def _explanation(option: Option, width: int) -> Iterator[str]:
 def _usage(option: Option) -> str:
     if option.is_yaml_only:
         return f"{option.name}: (in the YAML file of --msprobe-config only)"
-    return f"{option.flag}{f'={option.metavar}' if option.metavar else ''}"
+    return "=".join(filter(None, (option.flag, option.metavar)))
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:

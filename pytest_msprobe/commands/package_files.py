@@ -8,18 +8,15 @@ import shutil
 import sys
 from pathlib import Path
 
-from pytest_msprobe.commands.common import CommandError, create, stated_errors
+from pytest_msprobe.commands.common import CommandError, bundled, create, stated_errors
 
 _PACKAGE = Path(__file__).parents[1]
 #: What `docs` copies, by its place in the repository.
 _PAGES = (
-    "README.md",
-    "CHANGELOG.md",
-    "docs",
-    "extensions/laws/README.md",
-    "extensions/checkpoints/README.md",
-    "collector/examples",
+    "README.md CHANGELOG.md docs extensions/laws/README.md extensions/checkpoints/README.md collector/examples".split()
 )
+
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*_dump", "site_pages.py")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -72,10 +69,10 @@ def copy_docs(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: the folder exists or cannot be written, or the installation has no documentation.
     """
-    bundled, target = _PACKAGE / "documentation", arguments.folder
-    source = bundled if bundled.is_dir() else _PACKAGE.parent
+    packaged, target = _PACKAGE / "documentation", arguments.folder
+    source = packaged if packaged.is_dir() else _PACKAGE.parent
     if not (source / "docs").is_dir():
-        raise CommandError(f"the documentation is missing from this installation: {bundled}; install it again")
+        raise CommandError(f"the documentation is missing from this installation: {packaged}; install it again")
     if target.exists():
         raise CommandError(f"{target} exists and is left as it is; name another folder with -o")
     with stated_errors():
@@ -83,24 +80,19 @@ def copy_docs(arguments: argparse.Namespace) -> None:
             place = target / page
             place.parent.mkdir(parents=True, exist_ok=True)
             if (source / page).is_dir():
-                shutil.copytree(
-                    source / page, place, ignore=shutil.ignore_patterns("__pycache__", "*_dump", "site_pages.py")
-                )
+                shutil.copytree(source / page, place, ignore=_NOT_COPIED)
             else:
                 shutil.copyfile(source / page, place)
     sys.stdout.write(f"wrote {target}; begin with {target / 'README.md'}\n")
 
 
 def find_templates() -> dict[str, Path]:
-    """Templates by name: inside the installed package, or at the top of the repository.
+    """Templates by name.
 
     Raises:
         CommandError: the installation has no folder of templates.
     """
-    folders = (_PACKAGE / "conftest_templates", _PACKAGE.parent / "conftest_templates")
-    folder = next((folder for folder in folders if folder.is_dir()), None)
-    if folder is None:
-        raise CommandError(f"the templates are missing from this installation: {folders[0]}; install it again")
+    folder = bundled("conftest_templates", "the templates are")
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
 
 

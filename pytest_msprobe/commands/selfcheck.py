@@ -10,10 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.commands.common import CommandError
+from pytest_msprobe.commands.common import CommandError, print_lines
 
 _TRAINING = Path(__file__).with_name("selfcheck_training.txt")
 _MOST_SECONDS = 300
@@ -48,13 +49,13 @@ def _run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="msprobe_selfcheck_") as folder:
         page = _checked(framework, device, Path(folder))
     page["seconds"] = round(time.monotonic() - started, 1)
-    sys.stdout.write("".join(f"{line}\n" for line in _lines(page)))
+    print_lines(_lines(page))
     if arguments.output is not None:
         try:
             arguments.output.write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise CommandError(f"{arguments.output}: {error.strerror}") from None
-    return 0 if page["works"] else 1
+    return int(not page["works"])
 
 
 def _device(text: str) -> tuple[str, str]:
@@ -116,7 +117,7 @@ def _checked(framework: str, device: str, folder: Path) -> dict[str, Any]:
         "name": trained["name"],
         "devices": trained["devices"],
         "digits": _digits(dump),
-        "works": are_identical and all(entry["outcome"] == "right" for entry in judged.values()),
+        "works": are_identical and set(map(itemgetter("outcome"), judged.values())) == {"right"},
         "bit_identical": identical,
         "judged": judged,
         "cost": costs,

@@ -7,9 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from pytest_msprobe.commands.common import CommandError, stated_errors
+from pytest_msprobe.commands.common import CommandError, bundled, stated_errors
 
-_PACKAGE = Path(__file__).parents[1]
 _NAMES = ("localise-numerics", "verify-kernel")
 
 
@@ -33,10 +32,7 @@ def show_skill(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: the folder is there already or cannot be written, or the installation has no skill.
     """
-    folders = [root / "skills" / arguments.name for root in (_PACKAGE, _PACKAGE.parent)]
-    source = next((folder for folder in folders if folder.is_dir()), None)
-    if source is None:
-        raise CommandError(f"the skill is missing from this installation: {folders[0]}; install it again")
+    source = bundled(f"skills/{arguments.name}", "the skill is")
     if arguments.folder is None:
         sys.stdout.write((source / "SKILL.md").read_text(encoding="utf-8"))
         return

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.run.dump_folders import look_through, why_no_dump
@@ -53,21 +54,21 @@ class Holding:
     @property
     def is_dump(self) -> bool:
         """Whether there is a dump.json with records."""
-        return any(dump.record_names for dump in self.dumps)
+        return any(map(attrgetter("record_names"), self.dumps))
 
     @property
     def records(self) -> int:
         """How many records all dumps hold."""
-        return sum(len(dump.record_names) for dump in self.dumps)
+        return sum(map(len, map(attrgetter("record_names"), self.dumps)))
 
     @property
     def holds_tensors(self) -> bool:
         """Whether any dump holds values of tensors."""
-        return any(dump.holds_real_data for dump in self.dumps)
+        return any(map(attrgetter("holds_real_data"), self.dumps))
 
     def has_record(self, is_meant: Callable[[str], bool]) -> bool:
         """Whether there is a record whose name is meant."""
-        return any(is_meant(name) for dump in self.dumps for name in dump.record_names)
+        return any(map(is_meant, chain.from_iterable(map(attrgetter("record_names"), self.dumps))))
 
     @property
     def not_finite(self) -> bool:
@@ -83,7 +84,7 @@ class Holding:
     @property
     def ranks(self) -> int:
         """Most ranks of one step."""
-        return max((len(dumps) for dumps in self._steps.values()), default=0)
+        return max(map(len, self._steps.values()), default=0)
 
     @property
     def ranks_differ_in_shapes(self) -> bool:
@@ -115,20 +116,18 @@ class Holding:
     @property
     def bytes(self) -> int:
         """Size of the files that are read: dump.json and tensors."""
-        return sum(_size(dump) for dump in self.dumps)
+        return sum(map(_size, self.dumps))
 
     def __str__(self) -> str:
         """What is there, in a few words: `tensors, level L1, 180 records, 2 ranks`."""
         if not self.is_dump:
-            words = ["gradients"] if self.gradients else []
-            if self.has_manifest:
-                words.append("a manifest")
-            words += sorted({file.name for file in chain(*self.others.values())})
-            return " and ".join(words) or "nothing that can be judged"
+            words = {"gradients": self.gradients, "a manifest": self.has_manifest}
+            files = sorted(set(map(attrgetter("name"), chain(*self.others.values()))))
+            return " and ".join([*filter(words.get, words), *files]) or "nothing that can be judged"
         parts = [self.dumps[0].task]
         if self.holds_tensors:
             parts = ["tensors"]
-        elif any(dump.holds_sketches for dump in self.dumps):
+        elif any(map(attrgetter("holds_sketches"), self.dumps)):
             parts = ["sketches"]
         levels = {dump.level for dump in self.dumps if dump.level}
         if len(levels) == 1:
@@ -152,8 +151,7 @@ def _size(dump: Dump) -> int:
     total = dump.path.stat().st_size
     folder = dump.path.parent / "dump_tensor_data"
     if dump.holds_real_data and folder.is_dir():
-        with_size = (file.stat().st_size for file in folder.iterdir())
-        total += sum(with_size)
+        total += sum(file.stat().st_size for file in folder.iterdir())
     return total
 
 
@@ -174,7 +172,7 @@ def look_at(path: Path) -> Holding:
     folder = look_through(path)
     if folder.empty_run is not None:
         earlier = folder.empty_run.earlier
-        named = f"; to judge an earlier dump, name it: {earlier.parent}" if earlier is not None else ""
+        named = optional("; to judge an earlier dump, name it: {}", earlier and earlier.parent)
         holding.why_nothing = f"{folder.empty_run}{named}"
         return holding
     for dump in folder.dumps:
@@ -205,10 +203,8 @@ def look_at(path: Path) -> Holding:
 
 def _gradient_runs(path: Path) -> list[Path]:
     """The folders at or below `path` that hold ranks with gradients; `path` itself where it is a rank."""
-    ranks = {file.parent for file in path.rglob("grad_summary_*.csv")}
-    if path in ranks:
-        return [path]
-    return sorted({rank.parent for rank in ranks})
+    ranks = set(map(attrgetter("parent"), path.rglob("grad_summary_*.csv")))
+    return [path] if path in ranks else sorted(set(map(attrgetter("parent"), ranks)))
 
 
 def of_one_model(target: Holding, golden: Holding) -> float:
@@ -222,9 +218,9 @@ def _shapes(holding: Holding) -> Counter[tuple[int, ...]]:
     """How often each shape of more than one dimension occurs in the first dump of `holding`."""
     shapes: Counter[tuple[int, ...]] = Counter()
     for dump in holding.dumps[:1]:
-        for name in dump.record_names:
-            shapes.update(shape for shape in dump.shapes(name) if len(shape) > 1)
-    return shapes
+        for shape in chain.from_iterable(map(dump.shapes, dump.record_names)):
+            shapes[shape] += len(shape) > 1
+    return +shapes
 
 
 def _look_at_file(holding: Holding) -> None:

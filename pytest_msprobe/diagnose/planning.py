@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from pytest_msprobe.diagnose.looking import Holding, of_one_model
 from pytest_msprobe.numerics.expected import Share
@@ -99,13 +100,8 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[PlannedRun]:
     arguments = [f"--msprobe-gradients={target.runs[0]}"]
     if golden is not None and golden.gradients:
         arguments.append(f"--msprobe-golden={golden.runs[0]}")
-    yield PlannedRun(
-        "gradients",
-        tuple(arguments),
-        "at which step gradients go wrong",
-        Costs.START_SECONDS + 1,
-        is_main=not target.is_dump,
-    )
+    why, seconds = "at which step gradients go wrong", Costs.START_SECONDS + 1
+    yield PlannedRun("gradients", tuple(arguments), why, seconds, is_main=not target.is_dump)
 
 
 def _others(target: Holding) -> Iterator[PlannedRun]:
@@ -118,7 +114,7 @@ def _others(target: Holding) -> Iterator[PlannedRun]:
         named = [target.path] if judges_dump or not target.is_dump else []
         if target.is_dump:
             named += files[:_MOST_FILES]
-        arguments = (*(f"--msprobe-dump={path}" for path in named), f"--msprobe-suite={entry.name}")
+        arguments = (*map("--msprobe-dump={}".format, named), f"--msprobe-suite={entry.name}")
         yield _step(entry.name, arguments, entry.question, target, is_main=not target.is_dump)
 
 
@@ -130,18 +126,17 @@ def _step(
     is_main: bool = True,
     if_clean: bool = False,
 ) -> PlannedRun:
-    has_tensors = all(holding.holds_tensors for holding in holdings)
-    records = max(holding.records for holding in holdings)
+    has_tensors = all(map(attrgetter("holds_tensors"), holdings))
+    records = max(map(attrgetter("records"), holdings))
     # What would compare a CPU with itself is refused record by record, before anything runs.
-    is_refused = suite == "precheck" and all(holding.tests_no_device for holding in holdings)
-    if is_refused:
+    if suite == "precheck" and all(map(attrgetter("tests_no_device"), holdings)):
         return PlannedRun(suite, arguments, why, Costs.START_SECONDS, is_main, if_clean=if_clean)
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
     rate = _RECORDS.get(suite, 300) if has_tensors or suite == "precheck" else 3000
     seconds = (Costs.FRAMEWORK_SECONDS if computes else Costs.START_SECONDS) + records / rate
     if computes:
-        seconds += sum(holding.cost for holding in holdings) / Costs.ELEMENTS_PER_SECOND
-    seconds += sum(holding.bytes for holding in holdings) / Costs.BYTES_PER_SECOND
+        seconds += sum(map(attrgetter("cost"), holdings)) / Costs.ELEMENTS_PER_SECOND
+    seconds += sum(map(attrgetter("bytes"), holdings)) / Costs.BYTES_PER_SECOND
     in_process = suite != "precheck" or has_tensors
     computes = computes or suite == "overflow"
     step = PlannedRun(suite, arguments, why, seconds, is_main, if_clean=if_clean)

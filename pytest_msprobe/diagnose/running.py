@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ class StepRunner:
         rows = self._folder / f"{self._count}.jsonl" if self._with_rows else None
         out = self._out or self._folder / f"out{self._count}"
         arguments = [*step.arguments, f"--msprobe-diagnosis={answer}", f"--msprobe-out={out}", "-q", "--tb=no"]
-        arguments += [f"-pno:{name}" for name in _UNUSED]
+        arguments += map("-pno:{}".format, _UNUSED)
         if not step.computes:
             # Capturing costs a tenth where thousands of records are compared and nothing is computed.
             arguments.append("--capture=no")
@@ -99,10 +100,7 @@ def _fewer_collections() -> Iterator[None]:
 #: Plugins of pytest without options that an ini file may have. One collects garbage at the end, to no use here.
 _UNUSED = ("cacheprovider", "unraisableexception", "threadexception")
 #: Plugins of pytest and of others that wrap each phase of each item, and see nothing in items of ours.
-_IDLE = (
-    *("warnings", "faulthandler", "setuponly", "assertion", "subtests", "tmpdir", "unittest"),
-    *("hypothesispytest",),
-)
+_IDLE = "warnings faulthandler setuponly assertion subtests tmpdir unittest hypothesispytest".split()
 
 
 class _Watcher:
@@ -155,15 +153,13 @@ def chosen(ran: Sequence[Ran]) -> Ran:
 
     A finding that was computed goes before one that only differs first; where nothing is wrong the main step counts.
     """
-    wrong = [run for run in ran if run.answer.outcome == "wrong"]
-    if wrong:
+    if wrong := [run for run in ran if run.answer.outcome == "wrong"]:
         return min(wrong, key=_rank)
-    main = [run for run in ran if run.step.is_main] or ran
-    return min(main, key=lambda run: run.answer.outcome == "nothing judged")
+    return min(ran, key=lambda run: (not run.step.is_main, run.answer.outcome == "nothing judged"))
 
 
 def _rank(ran: Ran) -> tuple[int, bool, bool]:
-    sure = [CONFIDENCES.index(finding.confidence) for finding in ran.answer.findings]
+    sure = map(CONFIDENCES.index, map(attrgetter("confidence"), ran.answer.findings))
     return min(sure, default=len(CONFIDENCES)), ran.step.beside_overflow, not ran.step.is_main
 
 
@@ -180,13 +176,9 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
         gaps += [gap for gap in other.open if gap.kind not in unnamed][:1]
     answer = _with_others(best, ran)
     steps = [TakenStep(("pytest", *run.step.arguments), run.answer.outcome, run.answer.headline) for run in ran]
-    return structs.replace(
-        answer,
-        setup=tuple(dict.fromkeys((*setup, *answer.setup))),
-        open=(*answer.open, *gaps),
-        steps=tuple(steps),
-        exact=next((run.answer.exact for run in ran if run.answer.exact is not None), None),
-    )
+    setup = tuple(dict.fromkeys((*setup, *answer.setup)))
+    exact = next(filter(None, map(attrgetter("answer.exact"), ran)), None)
+    return structs.replace(answer, setup=setup, open=(*answer.open, *gaps), steps=tuple(steps), exact=exact)
 
 
 def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:
@@ -194,7 +186,7 @@ def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:
     answer = best.answer
     for other in ran:
         if other is not best and other.answer.outcome == "wrong":
-            records = {finding.place.record for finding in answer.findings}
+            records = set(map(attrgetter("place.record"), answer.findings))
             new = [finding for finding in other.answer.findings if finding.place.record not in records]
             answer = with_findings(answer, new)
     return answer

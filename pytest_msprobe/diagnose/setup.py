@@ -12,27 +12,24 @@ from pytest_msprobe.answers import Answer, ArgumentDifference, Finding, Gap, Pla
 from pytest_msprobe.diagnose.looking import Holding
 from pytest_msprobe.manifests.alone import suspicions
 from pytest_msprobe.manifests.explanation import is_of_another_model
-from pytest_msprobe.manifests.folders import differences_of, manifests_in, paired
+from pytest_msprobe.manifests.folders import ManifestFile, differences_of, manifests_in, paired
 from pytest_msprobe.manifests.text import sentences_of
 
 
 def looks_wrong(holding: Holding) -> list[Finding]:
     """What looks wrong in the manifests of one run, each thing once."""
-    causes: dict[str, Finding] = {}
+    manifests: dict[str, list[ManifestFile]] = {}
     for manifest in manifests_in(holding.path) if holding.has_manifest else []:
         for line in _suspicions(manifest.path):
-            steps = () if manifest.step is None else (manifest.step,)
-            cause = causes.get(line)
-            if cause is not None:
-                place = structs.replace(cause.place, steps=(*cause.place.steps, *steps))
-                causes[line] = structs.replace(cause, count=cause.count + 1, place=place)
-                continue
-            ranks = () if manifest.rank is None else (manifest.rank,)
-            place = Place(record="", operation="the set-up", steps=steps, ranks=ranks)
-            causes[line] = Finding(
-                id=str(manifest.path), kind="manifest", confidence="possible", place=place, detail=line
-            )
-    return list(causes.values())
+            manifests.setdefault(line, []).append(manifest)
+    causes = []
+    for line, (first, *others) in manifests.items():
+        steps = tuple(file.step for file in (first, *others) if file.step is not None)
+        ranks = () if first.rank is None else (first.rank,)
+        place = Place(record="", operation="the set-up", steps=steps, ranks=ranks)
+        cause = Finding(id=str(first.path), kind="manifest", confidence="possible", place=place, detail=line)
+        causes.append(structs.replace(cause, count=1 + len(others)))
+    return causes
 
 
 def _suspicions(path: Path) -> list[str]:

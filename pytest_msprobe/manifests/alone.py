@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
 from math import prod
+from operator import attrgetter
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, ModelFacts, OptimizerFacts
-from msprobe_collector.dump_format.values import counted
-from pytest_msprobe.manifests.optimizers import left_out, left_out_words, optimizer_parameters
+from msprobe_collector.dump_format.values import counted, optional
+from pytest_msprobe.manifests.optimizers import left_out, left_out_words, optimizer_parameters, scheduler_kinds
 from pytest_msprobe.manifests.pairing import is_dropout, plural_of
 from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, shown, switched
 
@@ -19,14 +20,13 @@ _SHOWN = ("lr", "betas", "beta1", "beta2", "momentum", "eps", "weight_decay", "n
 
 def facts(manifest: Manifest) -> list[str]:
     """What the run is made of, in some twenty lines."""
-    versions = [f"{cut(name)} {shown(version)}" for name, version in list(manifest.versions.items())[:12]]
-    devices = [shown(value) for value in list(manifest.device.values())[:6]]
+    devices = list(map(shown, manifest.device.values()))[:6]
     framework = cut(manifest.framework) or "an unknown framework"
     lines = [
-        f"step {shown(manifest.number)} of {framework}: {', '.join(versions)}",
+        f"step {shown(manifest.number)} of {framework}: {_listed(manifest.versions, ' ')}",
         f"device: {', '.join(devices) or 'unknown'}",
     ]
-    lines += [_model(model, plural_of(manifest)) for model in manifest.models[:8]]
+    lines += map(_model, manifest.models[:8], repeat(plural_of(manifest)))
     for optimizer in manifest.optimizers[:8]:
         lines += _optimizer(optimizer)
     lines.append(_batch(manifest))
@@ -40,7 +40,7 @@ def facts(manifest: Manifest) -> list[str]:
         lines.append(f"variables: {_listed(manifest.environment, '=')}")
     command = manifest.script.get("command")
     if isinstance(command, list):
-        start = f", at {cut(manifest.time)}" if manifest.time else ""
+        start = optional(", at {}", cut(manifest.time))
         lines.append(f"command: {cut(' '.join(map(str, command[:40])), 200)}{start}")
     git = as_mapping(manifest.script.get("git"))
     if isinstance(revision := git.get("revision"), str):
@@ -49,7 +49,7 @@ def facts(manifest: Manifest) -> list[str]:
 
 
 def _switched(values: Mapping[str, object]) -> dict[str, str]:
-    return {name: switched(value) for name, value in values.items()}
+    return dict(zip(values, map(switched, values.values())))
 
 
 #: Switches that are shown.
@@ -79,12 +79,12 @@ def _batch(manifest: Manifest) -> str:
 def _model(model: ModelFacts, nouns: str) -> str:
     parameters = [tensor for tensor in model.parameters if not tensor.tied]
     elements = sum(prod(tensor.shape) for tensor in parameters)
-    frozen = sum(tensor.requires_grad is False for tensor in parameters)
-    dtypes = Counter(cut(tensor.dtype) for tensor in parameters).most_common(3)
-    in_eval = [layer.is_training for layer in model.layers].count(False)
-    mode = "eval" if in_eval else "training"
-    if in_eval and any(layer.is_training for layer in model.layers):
-        mode = f"{in_eval} of {len(model.layers)} {nouns} in eval"
+    frozen = list(map(attrgetter("requires_grad"), parameters)).count(False)
+    dtypes = Counter(map(cut, map(attrgetter("dtype"), parameters))).most_common(3)
+    modes = list(map(attrgetter("is_training"), model.layers))
+    mode = "eval" if False in modes else "training"
+    if False in modes and True in modes:
+        mode = f"{modes.count(False)} of {len(modes)} {nouns} in eval"
     parts = [f"{counted(len(parameters), 'parameters')} with {elements:,} elements ({', '.join(dict(dtypes))})"]
     if frozen:
         parts.append(f"{frozen} frozen")
@@ -111,26 +111,25 @@ def layers_with_modes(model: ModelFacts) -> list[LayerFacts]:
     They drop, or ask for the mode. What a layer asks it for is known where it, or a layer directly inside it, can drop.
     """
     rates = {layer.path: dropout_rates(layer) for layer in model.layers}
-    inside: dict[str, list[float]] = {path: list(values) for path, values in rates.items()}
+    inside = defaultdict[str, list[float]](list)
     for path, values in rates.items():
+        inside[path] += values
         if path:
-            inside.setdefault(path.rpartition(".")[0], []).extend(values)
+            inside[path.rpartition(".")[0]] += values
     return [layer for layer in model.layers if _has_modes(layer, rates[layer.path], inside[layer.path])]
 
 
 def _has_modes(layer: LayerFacts, rates: list[float], rates_inside: list[float]) -> bool:
     is_fixed = "use_batch_statistics" in layer.settings or layer.settings.get("track_running_stats") is False
     if is_fixed or rates_inside:
-        return any(rate > 0 for rate in rates)
+        return max(rates, default=0.0) > 0
     if layer.reads_mode is None:
         return any(kind in layer.kind for kind in _WITH_MODES)
     return layer.reads_mode
 
 
 def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
-    schedulers = ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers)
-    suffix = f" with {schedulers}" if schedulers else ""
-    yield f"optimizer {last_name(optimizer.kind)}{suffix}"
+    yield f"optimizer {last_name(optimizer.kind)}{optional(' with {}', scheduler_kinds(optimizer))}"
     for number, group in enumerate(optimizer.groups[:8]):
         settings = ", ".join(f"{key} {shown(group.settings[key])}" for key in _SHOWN if key in group.settings)
         yield f"  group {number}: {counted(len(group.parameters), 'parameters')}, {settings}"
@@ -138,16 +137,12 @@ def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
 
 def suspicions(manifest: Manifest) -> list[str]:
     """What looks wrong in a run by itself, one line each."""
-    looks = (_unoptimized, _twice, _rates, _modes, _precision)
-    return [line for look in looks for line in look(manifest)]
+    return [*_parameters(manifest), *_rates(manifest), *_modes(manifest), *_precision(manifest)]
 
 
-def _unoptimized(manifest: Manifest) -> Iterator[str]:
+def _parameters(manifest: Manifest) -> Iterator[str]:
     if missing := left_out(manifest):
         yield f"{left_out_words(manifest, len(missing))}: {names(missing)}"
-
-
-def _twice(manifest: Manifest) -> Iterator[str]:
     counts = Counter(chain.from_iterable(map(optimizer_parameters, manifest.optimizers)))
     parameters = manifest.parameters
     several = [name for name, count in counts.items() if count > 1 and name in parameters]
@@ -174,15 +169,15 @@ def _modes(manifest: Manifest) -> Iterator[str]:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
             yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
         elif not root.is_training and manifest.optimizers and not others and layers_with_modes(model):
-            since = f", since {model.eval_at}" if model.eval_at else ""
+            since = optional(", since {}", model.eval_at)
             yield f"model {last_name(model.kind)} is in eval while an optimizer trains it{since}"
 
 
 def _precision(manifest: Manifest) -> Iterator[str]:
-    trained = [tensor for tensor in manifest.parameters.values() if tensor.requires_grad]
-    half = [tensor.name for tensor in trained if tensor.dtype.lower() == "float16"]
-    groups = chain.from_iterable(optimizer.groups for optimizer in manifest.optimizers)
-    scales = [group.settings.get("loss_scale", 1.0) for group in groups]
-    if half and manifest.step.get("loss_scale") is None and all(scale == 1.0 for scale in scales):
+    tensors = manifest.parameters.values()
+    half = [tensor.name for tensor in tensors if tensor.requires_grad and tensor.dtype.lower() == "float16"]
+    groups = chain.from_iterable(map(attrgetter("groups"), manifest.optimizers))
+    is_unscaled = all(group.settings.get("loss_scale", 1.0) == 1.0 for group in groups)
+    if half and manifest.step.get("loss_scale") is None and is_unscaled:
         count = counted(len(half), "parameters")
         yield f"{count} of float16 and no loss scale: small gradients become 0: {names(half)}"

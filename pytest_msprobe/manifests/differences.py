@@ -8,14 +8,23 @@ script it was. A cause stands before what follows from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.manifests.optimizers import optimizer_differences
-from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs, unwrapped
+from pytest_msprobe.manifests.pairing import (
+    differing_values,
+    is_dropout,
+    layer_pairs,
+    pairs_of,
+    plural_of,
+    tensors_of,
+    unwrapped,
+)
 from pytest_msprobe.manifests.value import MODE, ManifestDifference, difference_of, of_other_step
 from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, numbers, shown, shown_of, switched
 
@@ -32,11 +41,10 @@ def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
     for section in (_step, _ranks, optimizer_differences, _models, _precision, _seeds, _switches, _places, _state):
         listed += section(target, golden)
     listed += _batches(target, golden)
-    has_other_values = any(difference.section in ("batch", "initial state") for difference in listed)
+    has_other_values = not {"batch", "initial state"}.isdisjoint(map(attrgetter("section"), listed))
     listed += _random_states(target, golden, has_other_values=has_other_values)
     listed += _script(target, golden)
-    listed.sort(key=lambda difference: -difference.likelihood)
-    return listed[:200]
+    return sorted(listed, key=attrgetter("likelihood"), reverse=True)[:200]
 
 
 def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -47,17 +55,14 @@ def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
 
 def _ranks(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     for name, words, likelihood in (("world_size", "world size", 0.94), ("rank", "rank", 0.98)):
-        ours, theirs = target.ranks.get(name), golden.ranks.get(name)
+        # A process that is alone does not say so.
+        ours, theirs = ((manifest.ranks or {"world_size": 1}).get(name) for manifest in (target, golden))
         if isinstance(ours, int) and isinstance(theirs, int) and ours != theirs:
             yield difference_of("ranks", words, ours, theirs, likelihood)
-    if bool(target.ranks) != bool(golden.ranks):
-        ours, theirs = target.ranks.get("world_size", 1), golden.ranks.get("world_size", 1)
-        if ours != theirs:
-            yield difference_of("ranks", "world size", shown(ours), shown(theirs), 0.94)
     groups, golden_groups = _groups(target), _groups(golden)
     if not groups or not golden_groups:
         return
-    for name in groups.keys() | golden_groups.keys():
+    for name in dict.fromkeys((*groups, *golden_groups)):
         ours, theirs = _members(groups.get(name)), _members(golden_groups.get(name))
         if ours != theirs and name != "world":
             yield difference_of("ranks", f"group {cut(name)}:", ours, theirs, 0.93, what=name)
@@ -86,15 +91,9 @@ def _models(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
         kind, golden_kind = last_name(model.kind), last_name(golden_model.kind)
         if kind != golden_kind:
             yield difference_of("model", "model", kind, golden_kind, 0.92)
-    rename = common_names(target, golden)
     for part in ("parameters", "buffers"):
-        yield from _structure(_by_name(target, part, rename), _by_name(golden, part, rename), part)
+        yield from _structure(*tensors_of(part, target, golden), part)
     yield from _layers(target, golden)
-
-
-def _by_name(manifest: Manifest, part: str, rename: Callable[[str], str]) -> dict[str, TensorFacts]:
-    tensors = chain.from_iterable(getattr(model, part) for model in manifest.models)
-    return {rename(tensor.name): tensor for tensor in tensors}
 
 
 def _structure(
@@ -102,65 +101,49 @@ def _structure(
 ) -> Iterator[ManifestDifference]:
     """What differs in names, shapes, dtypes and gradients of parameters or buffers."""
     for tensors, others, where in ((target, golden, "the golden model"), (golden, target, "this model")):
-        missing = [name for name in tensors if name not in others]
-        if missing:
+        if missing := list(filterfalse(others.__contains__, tensors)):
             sentence = f"{counted(len(missing), nouns, 'are')} not in {where}: {names(missing)}"
             yield ManifestDifference("model", nouns, str(len(target)), str(len(golden)), sentence, 0.91)
-    pairs = tensor_pairs(target, golden)
-    shapes = _grouped((name, ours.shape, theirs.shape) for name, ours, theirs in pairs)
-    dtypes = _grouped((name, ours.dtype, theirs.dtype) for name, ours, theirs in pairs)
-    for what, groups, likelihood in (("shape", shapes, 0.9), ("dtype", dtypes, 0.89)):
-        for ours, theirs, differing in groups:
+    pairs = pairs_of(target, golden)
+    for what, likelihood in (("shape", 0.9), ("dtype", 0.89)):
+        for (ours, theirs), differing in _grouped(what, pairs):
             which = f"{counted(len(differing), nouns)} of {len(pairs)} ({names(differing)})"
             if len(differing) == len(pairs) > 1:
                 which = f"all {len(pairs)} {nouns}"
             words = f"{what} of {which}:"
             yield difference_of("model", words, shown(ours), shown(theirs), likelihood, what=what, names=differing)
-    yield from _gradients_required(pairs, nouns)
-    for name, ours, theirs in pairs:
-        if ours.tied != theirs.tied:
-            yield difference_of("model", f"{nouns[:-1]} {cut(name)} is", _tie(ours), _tie(theirs), 0.9, what="tied")
-
-
-def _gradients_required(
-    pairs: Sequence[tuple[str, TensorFacts, TensorFacts]], nouns: str
-) -> Iterator[ManifestDifference]:
-    for needs in (False, True):
-        differing = [
-            name for name, ours, theirs in pairs if (ours.requires_grad, theirs.requires_grad) == (needs, not needs)
-        ]
-        if differing:
-            verb, they = ("requires", "it does") if len(differing) == 1 else ("require", "they do")
-            words, golden_words = ("a gradient", f"{they} not") if needs else ("no gradient", they)
-            sentence = (
-                f"{counted(len(differing), nouns)} of {len(pairs)} {verb} {words}, "
-                f"golden {golden_words}: {names(differing)}"
-            )
-            yield ManifestDifference("model", "requires_grad", str(needs), str(not needs), sentence, 0.93)
+    for (needs, golden_needs), differing in sorted(_grouped("requires_grad", pairs)):
+        verb, they = ("requires", "it does") if len(differing) == 1 else ("require", "they do")
+        words, golden_words = ("a gradient", f"{they} not") if needs else ("no gradient", they)
+        which = f"{counted(len(differing), nouns)} of {len(pairs)}"
+        sentence = f"{which} {verb} {words}, golden {golden_words}: {names(differing)}"
+        yield ManifestDifference("model", "requires_grad", str(needs), str(golden_needs), sentence, 0.93)
+    for name, tensor, golden_tensor in pairs:
+        if tensor.tied != golden_tensor.tied:
+            words = f"{nouns[:-1]} {cut(name)} is"
+            yield difference_of("model", words, _tie(tensor), _tie(golden_tensor), 0.9, what="tied")
 
 
 def _tie(tensor: TensorFacts) -> str:
-    return f"tied to {cut(tensor.tied)}" if tensor.tied else "not tied"
+    return optional("tied to {}", cut(tensor.tied)) or "not tied"
 
 
-def _grouped(named: Iterable[tuple[str, object, object]]) -> list[tuple[object, object, list[str]]]:
-    """The pairs of values that differ, without those of which a side says nothing, and the names that have them."""
-    groups: dict[str, tuple[object, object, list[str]]] = {}
-    for name, ours, theirs in named:
-        if ours != theirs and ours not in ("", ()) and theirs not in ("", ()):
-            groups.setdefault(repr((ours, theirs)), (ours, theirs, []))[2].append(name)
-    return list(groups.values())
+def _grouped(fact: str, pairs: Iterable[tuple[str, Any, Any]]) -> Iterable[tuple[tuple[Any, Any], list[str]]]:
+    """Return both values of a fact where both sides say it otherwise, with the names that have them."""
+    groups: dict[tuple[Any, Any], list[str]] = {}
+    for name, target, golden in pairs:
+        values = getattr(target, fact), getattr(golden, fact)
+        if values[0] != values[1] and not {None, "", ()}.intersection(values):
+            groups.setdefault(values, []).append(name)
+    return groups.items()
 
 
 def _layers(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     pairs = layer_pairs(target, golden)
     nouns = plural_of(target)
-    is_one_framework = target.framework == golden.framework
-    kinds = _grouped((ours.path, ours.kind, theirs.kind) for ours, theirs in pairs if is_one_framework)
-    for kind, golden_kind, paths in kinds:
-        count = counted(len(paths), nouns)
-        sentence = f"{cut(str(kind))}, golden {cut(str(golden_kind))} in {count}: {_paths(paths)}"
-        yield ManifestDifference("model", "class", str(kind), str(golden_kind), sentence, 0.88)
+    for (kind, golden_kind), paths in _grouped("kind", pairs) if target.framework == golden.framework else ():
+        sentence = f"{cut(kind)}, golden {cut(golden_kind)} in {counted(len(paths), nouns)}: {_paths(paths)}"
+        yield ManifestDifference("model", "class", kind, golden_kind, sentence, 0.88)
     yield from _modes(pairs, nouns)
     yield from _settings(pairs, nouns, is_one_version=_framework_version(target) == _framework_version(golden))
 
@@ -169,26 +152,24 @@ def _framework_version(manifest: Manifest) -> object:
     return manifest.versions.get("torch", manifest.versions.get("mindspore"))
 
 
-def _modes(pairs: Sequence[tuple[LayerFacts, LayerFacts]], nouns: str) -> Iterator[ManifestDifference]:
+def _modes(pairs: Sequence[tuple[str, LayerFacts, LayerFacts]], nouns: str) -> Iterator[ManifestDifference]:
     """Modules that are in training on one side and in eval on the other."""
-    modes = [(ours.path, ours.is_training, theirs.is_training) for ours, theirs in pairs]
-    modes = [entry for entry in modes if None not in entry]
-    for trains, word, golden_word in ((False, "eval", "training"), (True, "training", "eval")):
-        paths = [path for path, ours, theirs in modes if ours is trains and theirs is not trains]
-        if paths:
-            is_whole = len(paths) == len(modes)
-            who = "the model is" if is_whole else counted(len(paths), nouns, "are")
-            where = "" if is_whole else f": {_paths(paths)}"
-            sentence = f"{who} in {word}, golden in {golden_word}{where}"
-            yield ManifestDifference("model", MODE, word, golden_word, sentence, 0.92)
+    total = sum(None not in (layer.is_training, golden.is_training) for _, layer, golden in pairs)
+    for (trains, _), paths in sorted(_grouped("is_training", pairs)):
+        who, where = counted(len(paths), nouns, "are"), f": {_paths(paths)}"
+        if len(paths) == total:
+            who, where = "the model is", ""
+        word, golden_word = ("training", "eval") if trains else ("eval", "training")
+        sentence = f"{who} in {word}, golden in {golden_word}{where}"
+        yield ManifestDifference("model", MODE, word, golden_word, sentence, 0.92)
 
 
 def _settings(
-    pairs: Sequence[tuple[LayerFacts, LayerFacts]], nouns: str, *, is_one_version: bool
+    pairs: Sequence[tuple[str, LayerFacts, LayerFacts]], nouns: str, *, is_one_version: bool
 ) -> Iterator[ManifestDifference]:
     """Settings of layers, equal differences of all layers in one; those of one side only where versions are equal."""
     groups: dict[tuple[str, str, str], list[LayerFacts]] = {}
-    for layer, golden_layer in pairs:
+    for _, layer, golden_layer in pairs:
         if layer.kind != golden_layer.kind:
             continue
         ours, theirs = layer.settings, golden_layer.settings
@@ -201,7 +182,8 @@ def _settings(
                 values = shown_of(ours, key, "not set"), shown_of(theirs, key, "not set")
                 groups.setdefault((name, *values), []).append(layer)
     for (name, value, golden_value), layers in groups.items():
-        where = f"{counted(len(layers), nouns)}{_kinds(layers)}: {_paths([layer.path for layer in layers])}"
+        paths = _paths(map(attrgetter("path"), layers))
+        where = f"{counted(len(layers), nouns)}{_kinds(layers)}: {paths}"
         sentence = f"{name} {value}, golden {golden_value} in {where}"
         likelihood = 0.915 if name == "dropout" else 0.86
         yield ManifestDifference("model", name, value, golden_value, sentence, likelihood)
@@ -209,13 +191,13 @@ def _settings(
 
 def _kinds(layers: Sequence[LayerFacts]) -> str:
     """` (LayerNorm)` of layers of one class; Dropout goes without saying."""
-    kinds = Counter(layer.kind for layer in layers)
+    kinds = dict.fromkeys(map(attrgetter("kind"), layers))
     if all(kind.startswith("Dropout") for kind in kinds):
         return ""
     return f" ({names(kinds)})"
 
 
-def _paths(paths: Sequence[str]) -> str:
+def _paths(paths: Iterable[str]) -> str:
     return names(path or "the model itself" for path in paths)
 
 
@@ -225,14 +207,12 @@ def _precision(target: Manifest, golden: Manifest) -> Iterator[ManifestDifferenc
         yield difference_of("precision", "autocast", autocast, golden_autocast, 0.9)
     ours, theirs = as_mapping(target.step.get("loss_scale")), as_mapping(golden.step.get("loss_scale"))
     if ours.get("scale") != theirs.get("scale"):
-        yield difference_of(
-            "precision", "loss scale", shown_of(ours, "scale", "none"), shown_of(theirs, "scale", "none"), 0.9
-        )
-    for key in sorted(ours.keys() & theirs.keys() - {"scale"}):
-        if ours[key] != theirs[key]:
-            yield difference_of(
-                "precision", f"{cut(key)} of the loss scaler", shown(ours[key]), shown(theirs[key]), 0.88
-            )
+        scales = shown_of(ours, "scale", "none"), shown_of(theirs, "scale", "none")
+        yield difference_of("precision", "loss scale", *scales, 0.9)
+    for key, value, golden_value in sorted(differing_values(ours, theirs), key=itemgetter(0)):
+        if key != "scale":
+            words = f"{cut(key)} of the loss scaler"
+            yield difference_of("precision", words, shown(value), shown(golden_value), 0.88)
 
 
 def _autocast(manifest: Manifest) -> str | None:
@@ -246,15 +226,9 @@ def _autocast(manifest: Manifest) -> str | None:
 
 
 def _seeds(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
-    ours, theirs = _random(target, "seeds"), _random(golden, "seeds")
-    for name in ours:
-        if name in theirs and ours[name] != theirs[name]:
-            seeds = _seed(ours[name]), _seed(theirs[name])
-            yield difference_of("random", f"seed of {cut(name)}", *seeds, 0.87, what="seed", names=(name,))
-
-
-def _seed(seed: object) -> str:
-    return "not set" if seed is None else shown(seed)
+    for name, *seeds in differing_values(_random(target, "seeds"), _random(golden, "seeds")):
+        ours, theirs = ("not set" if seed is None else shown(seed) for seed in seeds)
+        yield difference_of("random", f"seed of {cut(name)}", ours, theirs, 0.87, what="seed", names=(name,))
 
 
 def _random(manifest: Manifest, part: str) -> Mapping[str, object]:
@@ -263,42 +237,40 @@ def _random(manifest: Manifest, part: str) -> Mapping[str, object]:
 
 def _random_states(target: Manifest, golden: Manifest, *, has_other_values: bool) -> Iterator[ManifestDifference]:
     """Generators whose state differs; those of Python and NumPy, which few scripts use, where other values do, too."""
-    ours, theirs = _random(target, "states"), _random(golden, "states")
-    differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-    strong = [name for name in differing if name not in ("python", "numpy")]
-    weak = [name for name in differing if name not in strong]
+    strong, weak = list[str](), list[str]()
+    for name, _, _ in differing_values(_random(target, "states"), _random(golden, "states")):
+        (weak if name in ("python", "numpy") else strong).append(name)
+    words = f"differs when step {shown(target.number)} begins"
     if strong:
         seeds, golden_seeds = _random(target, "seeds"), _random(golden, "seeds")
         is_seeded = all(seeds[name] == golden_seeds.get(name) for name in strong if name in seeds)
         why = ": the seed is the same, other numbers were drawn before" if is_seeded else ""
-        sentence = f"the random state of {names(strong)} differs when step {shown(target.number)} begins{why}"
+        sentence = f"the random state of {names(strong)} {words}{why}"
         yield ManifestDifference("random", "state", "", "", sentence, 0.5)
     if weak and has_other_values:
-        sentence = f"the random state of {names(weak)} differs when step {shown(target.number)} begins"
+        sentence = f"the random state of {names(weak)} {words}"
         yield ManifestDifference("random", "state", "", "", sentence, 0.35)
 
 
-#: Words in the name of a switch or a variable: how likely it explains other numbers.
-_WEIGHTS = (
-    ("deterministic: warn", 0.5),
-    ("threads", 0.4),
-    ("device", 0.4),
-    ("VISIBLE_DEVICES", 0.1),
-    ("THREADS", 0.3),
-    ("WORLD_SIZE", 0.3),
-    ("RANK_SIZE", 0.3),
-    ("MS_WORKER_NUM", 0.3),
-    ("PYTHONHASHSEED", 0.45),
-    ("ALLOC", 0.4),
-)
-
-
+#: How likely a switch or a variable explains other numbers, by words in its name.
+_WEIGHTS = {
+    0.5: ("deterministic: warn",),
+    0.4: ("threads", "device", "ALLOC"),
+    0.1: ("VISIBLE_DEVICES",),
+    0.3: ("THREADS", "WORLD_SIZE", "RANK_SIZE", "MS_WORKER_NUM"),
+    0.45: ("PYTHONHASHSEED",),
+}
 #: Versions of what computes.
 _OF_FRAMEWORK = ("torch", "mindspore", "torch_npu", "cann", "cuda", "cudnn")
+#: Facts of a device: words, and how likely they explain other numbers.
+_OF_DEVICE = {"kind": ("device", 0.6), "name": ("device name", 0.55), "count": ("number of devices", 0.1)}
 
 
 def _weight(name: str, otherwise: float) -> float:
-    return next((weight for words, weight in _WEIGHTS if words in name), otherwise)
+    for weight, words in _WEIGHTS.items():
+        if any(map(name.__contains__, words)):
+            return weight
+    return otherwise
 
 
 def _switches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -325,20 +297,17 @@ def _places(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
                 likelihood = 0.72 if name in _OF_FRAMEWORK else 0.45
             versions = version or "not imported", golden_version or "not imported"
             yield difference_of("versions", cut(name), *versions, likelihood)
-    for name in target.device:
-        if name in golden.device and target.device[name] != golden.device[name]:
-            words = {"kind": "device", "name": "device name", "count": "number of devices"}.get(name, cut(name))
-            likelihood = {"kind": 0.6, "name": 0.55, "count": 0.1}.get(name, 0.5)
-            yield difference_of("device", words, shown(target.device[name]), shown(golden.device[name]), likelihood)
+    for name, value, golden_value in differing_values(target.device, golden.device):
+        words, likelihood = _OF_DEVICE.get(name, (cut(name), 0.5))
+        yield difference_of("device", words, shown(value), shown(golden_value), likelihood)
 
 
 def _state(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     """Parameters and buffers with other values."""
-    rename = common_names(target, golden)
     number = target.number
-    words = "initial state" if not number else f"state before step {number}"
+    words = f"state before step {number}" if number else "initial state"
     for part, likelihood in (("parameters", 0.62), ("buffers", 0.58)):
-        pairs = tensor_pairs(_by_name(target, part, rename), _by_name(golden, part, rename))
+        pairs = pairs_of(*tensors_of(part, target, golden))
         alike = [pair for pair in pairs if _are_comparable(*pair[1:])]
         differing = [name for name, ours, theirs in alike if ours.fingerprint != theirs.fingerprint]
         if differing:
@@ -388,7 +357,7 @@ def differing_batch_shapes(target: Manifest, golden: Manifest) -> frozenset[tupl
     """Return the shapes of the tensors that the model was given and of which the fingerprints differ."""
     shapes: set[tuple[int, ...]] = set()
     for batch, golden_batch in zip(target.batches or (), golden.batches or ()):
-        shapes.update(tensor.shape for tensor in _other_values(batch, golden_batch))
+        shapes.update(map(attrgetter("shape"), _other_values(batch, golden_batch)))
     return frozenset(shapes)
 
 

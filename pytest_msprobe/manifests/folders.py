@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from msprobe_collector.dump_format.dump import Slot, natural
@@ -47,7 +48,7 @@ def manifests_in(path: Path) -> list[ManifestFile]:
 
     Beside a dump.json that is named the manifest of that folder is taken.
     """
-    return [ManifestFile.at(file) for file in _files(path)]
+    return list(map(ManifestFile.at, _files(path)))
 
 
 def differences_of(
@@ -90,7 +91,7 @@ def paired(
     if len(target) == len(golden) == 1:
         return [(target[0], golden[0])], [], []
     pairs, alone, rest = [], [], list(golden)
-    steps = Counter(file.step for file in target)
+    steps = Counter(map(attrgetter("step"), target))
     for file in target:
         same_step = [other for other in rest if other.step == file.step]
         same = [other for other in same_step if other.owner == file.owner]

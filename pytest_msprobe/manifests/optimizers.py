@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
-from msprobe_collector.dump_format.values import counted
-from pytest_msprobe.manifests.pairing import common_names, same_settings
+from msprobe_collector.dump_format.values import counted, optional
+from pytest_msprobe.manifests.pairing import common_names, differing_values, same_settings
 from pytest_msprobe.manifests.value import ManifestDifference, difference_of
 from pytest_msprobe.manifests.wording import last_name, names, shown, together
 
-#: Settings that choose an implementation; others of one side only are named by newer versions.
-_IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable", "use_locking", "use_offload"})
+#: How likely a setting explains other numbers: little where it chooses an implementation.
+_LIKELIHOODS = {
+    "lr": 0.96,
+    **dict.fromkeys(("foreach", "fused", "capturable", "differentiable", "use_locking", "use_offload"), 0.4),
+}
 #: Settings that follow from the learning rate.
 _FOLLOWING = frozenset({"initial_lr", "base_lrs", "_last_lr"})
-#: Settings of a scheduler that count.
-_COUNTERS = frozenset({"last_epoch", "last_step", "num_bad_epochs", "cooldown_counter"})
+#: Settings of a scheduler that count, likewise.
+_COUNTERS = dict.fromkeys(("last_epoch", "last_step", "num_bad_epochs", "cooldown_counter"), 0.7)
 
 
 def optimizer_differences(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -35,13 +39,13 @@ def optimizer_differences(target: Manifest, golden: Manifest) -> Iterator[Manife
 
 def optimizer_parameters(optimizer: OptimizerFacts) -> list[str]:
     """The names of the parameters of all groups, in their order."""
-    return list(chain.from_iterable(group.parameters for group in optimizer.groups))
+    return list(chain.from_iterable(map(attrgetter("parameters"), optimizer.groups)))
 
 
 def left_out(manifest: Manifest) -> list[str]:
     """Parameters that require a gradient and are in no optimizer; none where no optimizer is known."""
     in_optimizers = set(chain.from_iterable(map(optimizer_parameters, manifest.optimizers)))
-    tensors = chain.from_iterable(model.parameters for model in manifest.models)
+    tensors = chain.from_iterable(map(attrgetter("parameters"), manifest.models))
     trained = [tensor.name for tensor in tensors if tensor.requires_grad]
     # Of wrappers that update copies of the parameters no name is known.
     if in_optimizers.isdisjoint(trained):
@@ -51,8 +55,8 @@ def left_out(manifest: Manifest) -> list[str]:
 
 def left_out_words(manifest: Manifest, count: int) -> str:
     """`2 parameters of 5 are in no optimizer`, of `count` parameters in a manifest."""
-    tensors = chain.from_iterable(model.parameters for model in manifest.models)
-    total = sum(not tensor.tied for tensor in tensors)
+    tensors = chain.from_iterable(map(attrgetter("parameters"), manifest.models))
+    total = list(map(attrgetter("tied"), tensors)).count("")
     return counted(count, f"parameters of {total}", "are") + " in no optimizer"
 
 
@@ -105,19 +109,16 @@ def _of_pair(
     if kind != golden_kind:
         yield difference_of("optimizer", f"optimizer{of}", kind, golden_kind, 0.965)
     settings = _other_settings(ours, theirs, target, golden)
-    has_other_rate = any(setting.key == "lr" for setting in settings)
+    has_other_rate = "lr" in map(attrgetter("key"), settings)
     for setting in settings:
         if setting.key in _FOLLOWING and has_other_rate:
             continue
-        which = f"groups {together(list(map(str, setting.groups)))}"
-        if len(setting.groups) == 1:
-            which = f"group {setting.groups[0]}"
-        some = f" ({names(setting.parameters)})" if setting.parameters else ""
-        likelihood = {"lr": 0.96}.get(setting.key, 0.4 if setting.key in _IMPLEMENTATION else 0.955)
+        noun = "group" if len(setting.groups) == 1 else "groups"
+        which = f"{noun} {together(list(map(str, setting.groups)))}"
+        some = optional(" ({})", names(setting.parameters))
         words = f"{shown(setting.key)} of {which}{of}{some}:"
-        yield difference_of(
-            "optimizer", words, shown(setting.value), shown(setting.other), likelihood, what=setting.key
-        )
+        values = shown(setting.value), shown(setting.other)
+        yield difference_of("optimizer", words, *values, _LIKELIHOODS.get(setting.key, 0.955), what=setting.key)
     yield from _schedulers(ours, theirs, of, has_other_rate=has_other_rate)
     yield from _state(ours, theirs, of, target)
 
@@ -139,13 +140,12 @@ def _other_settings(
             values = [(name, other[key]) for name, other in others if key in other]
             unlike: dict[str, tuple[object, list[str]]] = {}
             for name, other in values:
-                if not _is_equal(value, other):
+                if value != other or isinstance(value, bool) != isinstance(other, bool):
                     unlike.setdefault(repr(other), (other, []))[1].append(name)
             for other, parameters in unlike.values():
                 is_whole = len(parameters) == len(values)
-                setting = listed.setdefault(
-                    f"{key}\0{value!r}\0{other!r}\0{is_whole}", _Setting(key, value, other, [], [])
-                )
+                alike = repr((key, value, other, is_whole))
+                setting = listed.setdefault(alike, _Setting(key, value, other, [], []))
                 setting.groups.append(number)
                 if not is_whole:
                     setting.parameters.extend(parameters)
@@ -158,33 +158,28 @@ def _by_parameter(
     settings_of: dict[str, dict[str, object]] = {}
     for group in optimizer.groups:
         settings = same_settings(group.settings, is_translated=is_translated)
-        settings_of.update((rename(name), settings) for name in group.parameters)
+        settings_of |= dict.fromkeys(map(rename, group.parameters), settings)
     return settings_of
-
-
-def _is_equal(value: object, other: object) -> bool:
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _schedulers(
     ours: OptimizerFacts, theirs: OptimizerFacts, of: str, *, has_other_rate: bool
 ) -> Iterator[ManifestDifference]:
-    kinds, golden_kinds = _scheduler_kinds(ours), _scheduler_kinds(theirs)
+    kinds, golden_kinds = scheduler_kinds(ours), scheduler_kinds(theirs)
     if kinds != golden_kinds:
-        yield difference_of("optimizer", f"scheduler{of}", kinds, golden_kinds, 0.95)
+        yield difference_of("optimizer", f"scheduler{of}", kinds or "none", golden_kinds or "none", 0.95)
         return
     for scheduler, golden in zip(ours.schedulers, theirs.schedulers):
-        for key in scheduler.settings.keys() & golden.settings.keys():
-            value, other = scheduler.settings[key], golden.settings[key]
-            if value != other and not (key in _FOLLOWING and has_other_rate):
+        for key, value, other in differing_values(scheduler.settings, golden.settings):
+            if not (key in _FOLLOWING and has_other_rate):
                 words = f"{shown(key)} of {last_name(scheduler.kind)}{of}:"
-                yield difference_of(
-                    "optimizer", words, shown(value), shown(other), 0.7 if key in _COUNTERS else 0.95, what=key
-                )
+                likelihood = _COUNTERS.get(key, 0.95)
+                yield difference_of("optimizer", words, shown(value), shown(other), likelihood, what=key)
 
 
-def _scheduler_kinds(optimizer: OptimizerFacts) -> str:
-    return ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers) or "none"
+def scheduler_kinds(optimizer: OptimizerFacts) -> str:
+    """Return the classes of the schedulers of an optimizer; "" without any."""
+    return ", ".join(map(last_name, map(attrgetter("kind"), optimizer.schedulers)))
 
 
 def _state(ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manifest) -> Iterator[ManifestDifference]:
@@ -203,8 +198,10 @@ def _state(ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manife
 
 
 def _steps(state: Mapping[str, object]) -> int:
-    """The number of updates that were made; 0 where the state does not say it."""
-    values = state.get("step")
-    if not isinstance(values, list):
-        return 0
-    return int(max((value for value in values if isinstance(value, (int, float))), default=0))
+    """Return the number of updates that were made; 0 where the state does not say it."""
+    steps = state.get("step")
+    return (
+        int(max((step for step in steps if isinstance(step, (int, float))), default=0))
+        if isinstance(steps, list)
+        else 0
+    )

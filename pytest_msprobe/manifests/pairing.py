@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
+from typing import TypeVar
 
 from msprobe_collector.dump_format.manifest import (
-    GroupFacts,
     LayerFacts,
     Manifest,
     ModelFacts,
@@ -14,6 +15,7 @@ from msprobe_collector.dump_format.manifest import (
     TensorFacts,
 )
 
+_Side = TypeVar("_Side")
 #: The last part of a parameter's name: what it is called in PyTorch.
 _PARTS = {
     "gamma": "weight",
@@ -42,8 +44,8 @@ def unwrapped(manifest: Manifest) -> Manifest:
     names = list(manifest.parameters)
     while wrapper := _wrapper_of(names, front):
         front += wrapper
-    models = tuple(_model_inside(model, front) for model in manifest.models)
-    optimizers = tuple(_optimizer_inside(optimizer, front) for optimizer in manifest.optimizers)
+    models = tuple(map(_model_inside, manifest.models, repeat(front)))
+    optimizers = tuple(map(_optimizer_inside, manifest.optimizers, repeat(front)))
     return replace(manifest, models=models, optimizers=optimizers)
 
 
@@ -60,13 +62,9 @@ def _model_inside(model: ModelFacts, front: str) -> ModelFacts:
     module, _, kind = model.kind.rpartition(".")
     if front and layers:
         kind = layers[0].kind
-    return ModelFacts(
-        f"{module}.{_without_fsdp(kind)}",
-        _tensors_inside(model.parameters, front),
-        _tensors_inside(model.buffers, front),
-        tuple(layers),
-        model.eval_at,
-    )
+    kind = f"{module}.{_without_fsdp(kind)}"
+    parameters, buffers = _tensors_inside(model.parameters, front), _tensors_inside(model.buffers, front)
+    return replace(model, kind=kind, parameters=parameters, buffers=buffers, layers=tuple(layers))
 
 
 def _layer_inside(layer: LayerFacts, front: str) -> LayerFacts:
@@ -75,17 +73,18 @@ def _layer_inside(layer: LayerFacts, front: str) -> LayerFacts:
 
 
 def _tensors_inside(tensors: Iterable[TensorFacts], front: str) -> tuple[TensorFacts, ...]:
-    return tuple(
-        replace(tensor, name=tensor.name.removeprefix(front), tied=tensor.tied.removeprefix(front))
-        for tensor in tensors
-    )
+    inside = []
+    for tensor in tensors:
+        name, tied = tensor.name.removeprefix(front), tensor.tied.removeprefix(front)
+        inside.append(replace(tensor, name=name, tied=tied))
+    return tuple(inside)
 
 
 def _optimizer_inside(optimizer: OptimizerFacts, front: str) -> OptimizerFacts:
     groups = []
     for group in optimizer.groups:
         parameters = tuple(name.removeprefix(front) for name in group.parameters)
-        groups.append(GroupFacts(group.settings, parameters))
+        groups.append(replace(group, parameters=parameters))
     return replace(optimizer, groups=tuple(groups))
 
 
@@ -104,20 +103,35 @@ def _translated(name: str) -> str:
     return f"{front}{dot}{_PARTS.get(last, last)}"
 
 
-def tensor_pairs(
-    target: Mapping[str, TensorFacts], golden: Mapping[str, TensorFacts]
-) -> list[tuple[str, TensorFacts, TensorFacts]]:
-    """Name and both sides of what has one name."""
-    return [(name, tensor, golden[name]) for name, tensor in target.items() if name in golden]
+def tensors_of(part: str, target: Manifest, golden: Manifest) -> tuple[dict[str, TensorFacts], dict[str, TensorFacts]]:
+    """Return the `parameters` or `buffers` of all models of both sides, by their common names."""
+    rename = common_names(target, golden)
+    sides: tuple[dict[str, TensorFacts], dict[str, TensorFacts]] = {}, {}
+    for manifest, tensors in zip((target, golden), sides):
+        for model in manifest.models:
+            tensors |= {rename(tensor.name): tensor for tensor in getattr(model, part)}
+    return sides
 
 
-def layer_pairs(target: Manifest, golden: Manifest) -> list[tuple[LayerFacts, LayerFacts]]:
-    """The layers that have one path in models of one place."""
+def pairs_of(target: Mapping[str, _Side], golden: Mapping[str, _Side]) -> list[tuple[str, _Side, _Side]]:
+    """Return name and both sides of what has one name."""
+    return [(name, fact, golden[name]) for name, fact in target.items() if name in golden]
+
+
+def layer_pairs(target: Manifest, golden: Manifest) -> list[tuple[str, LayerFacts, LayerFacts]]:
+    """Return path and both sides of the layers that have one path in models of one place."""
     pairs = []
     for model, golden_model in zip(target.models, golden.models):
         others = {layer.path: layer for layer in golden_model.layers}
-        pairs += [(layer, others[layer.path]) for layer in model.layers if layer.path in others]
+        pairs += [(layer.path, layer, others[layer.path]) for layer in model.layers if layer.path in others]
     return pairs
+
+
+def differing_values(
+    target: Mapping[str, object], golden: Mapping[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield name and both values of what both sides have, and not alike."""
+    return (entry for entry in pairs_of(target, golden) if entry[1] != entry[2])
 
 
 def plural_of(manifest: Manifest) -> str:

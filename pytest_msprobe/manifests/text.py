@@ -5,16 +5,23 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from msprobe_collector.dump_format.manifest import read_manifest
-from msprobe_collector.dump_format.values import DumpError, counted, printable
+from msprobe_collector.dump_format.values import DumpError, counted, optional, printable
 from pytest_msprobe.manifests.alone import facts, suspicions
 from pytest_msprobe.manifests.folders import ManifestFile, differences_of, manifests_in, paired
+from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.manifests.wording import names, numbers
 
 EQUAL, DIFFERS, UNREADABLE = 0, 1, 2
+#: The manifests of both runs that belong together.
+_Pairs = Sequence[tuple[ManifestFile, ManifestFile]]
+#: By a sentence the manifests of the target in which it holds, and what it says.
+_Groups = dict[str, list[tuple[ManifestFile, ManifestDifference]]]
 
 
 def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
@@ -23,18 +30,18 @@ def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     Differences of several ranks stand there once, with the ranks; of a later step only what no earlier one has.
     """
     sides = ((target, manifests_in(target)), (golden, manifests_in(golden)))
-    problems = [why_none(path) for path, files in sides if not files]
+    problems = [_why_none(path) for path, files in sides if not files]
     if problems:
         return problems, UNREADABLE
     pairs, alone, rest = paired(sides[0][1], sides[1][1])
     if not pairs:
-        steps, golden_steps = (_step_numbers(files) for _, files in sides)
-        return [f"no step and rank is in both: steps {steps} and {golden_steps}"], UNREADABLE
+        steps = " and ".join(_numbers(map(attrgetter("step"), files)) or "unknown" for _, files in sides)
+        return [f"no step and rank is in both: steps {steps}"], UNREADABLE
     lines: list[str] = []
     earlier: set[str] = set()
-    for step in dict.fromkeys(file.step for file, _ in pairs):
+    for step in dict.fromkeys(_of_files("step", pairs)):
         of_step = [pair for pair in pairs if pair[0].step == step]
-        groups, unread = _of_step(of_step)
+        groups, unread = _by_sentence(of_step)
         new = {sentence: files for sentence, files in groups.items() if sentence not in earlier}
         earlier.update(new)
         lines += new if len(pairs) == 1 else _by_ranks(new, of_step)
@@ -47,74 +54,69 @@ def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
         return [*problems, *lines], UNREADABLE
     if lines:
         return lines, DIFFERS
-    return [
-        f"equal: {counted(len(pairs), 'manifests')} of {printable(str(target))} and {printable(str(golden))}"
-    ], EQUAL
+    both = " and ".join(map(printable, map(str, (target, golden))))
+    return [f"equal: {counted(len(pairs), 'manifests')} of {both}"], EQUAL
 
 
-def _step_numbers(files: Sequence[ManifestFile]) -> str:
-    return numbers(file.step for file in files if file.step is not None) or "unknown"
+def _numbers(steps: Iterable[int | None]) -> str:
+    """Return `0-3, 7` of the steps that are known."""
+    return numbers(step for step in steps if step is not None)
 
 
-def _of_step(pairs: Sequence[tuple[ManifestFile, ManifestFile]]) -> tuple[dict[str, list[ManifestFile]], list[str]]:
-    """Return the manifests of a step by the sentences on what differs in them, and what cannot be read."""
-    groups: dict[str, list[ManifestFile]] = {}
+def _of_files(fact: str, entries: Iterable[tuple[ManifestFile, object]]) -> list[Any]:
+    """Return the `step`, `rank` or `owner` of manifests of the target, in their order."""
+    return [getattr(file, fact) for file, _ in entries]
+
+
+def _by_sentence(pairs: _Pairs) -> tuple[_Groups, list[str]]:
+    """Return what differs in the pairs by its sentences, and what cannot be read."""
+    groups: _Groups = {}
     differing, problems = differences_of(pairs)
     for file, difference in differing:
-        groups.setdefault(difference.sentence, []).append(file)
+        groups.setdefault(difference.sentence, []).append((file, difference))
     return groups, problems
 
 
-def _by_ranks(
-    groups: Mapping[str, Sequence[ManifestFile]], pairs: Sequence[tuple[ManifestFile, ManifestFile]]
-) -> list[str]:
-    """Return lines on what differs in a step, what all ranks have first."""
+def _by_ranks(groups: _Groups, pairs: _Pairs) -> Iterator[str]:
+    """Yield lines on what differs in a step, what all ranks have first."""
     by_ranks: dict[tuple[str, ...], list[str]] = {}
-    for sentence, files in groups.items():
-        by_ranks.setdefault(tuple(file.owner for file in files), []).append(sentence)
-    lines = []
+    for sentence, entries in groups.items():
+        by_ranks.setdefault(tuple(_of_files("owner", entries)), []).append(sentence)
     for owners, sentences in sorted(by_ranks.items(), key=lambda item: -len(item[0])):
-        lines.append(f"step {pairs[0][0].step}{_ranks(owners, pairs)}:")
-        lines += [f"  {sentence}" for sentence in sentences]
-    return lines
+        yield f"step {pairs[0][0].step}{_ranks(owners, pairs)}:"
+        yield from map("  {}".format, sentences)
 
 
-def _ranks(owners: Sequence[str], pairs: Sequence[tuple[ManifestFile, ManifestFile]]) -> str:
+def _ranks(owners: Sequence[str], pairs: _Pairs) -> str:
     if len(pairs) == 1:
         return ""
     if len(owners) == len(pairs):
         return f", all {len(pairs)} ranks"
     ranks = [file.rank for file, _ in pairs if file.owner in owners]
-    numbered = [rank for rank in ranks if rank is not None]
-    if len(numbered) != len(ranks):
+    if None in ranks:
         return f", {names(owners)}"
-    return f", rank{'' if len(numbered) == 1 else 's'} {numbers(numbered)}"
+    return f", rank{'' if len(ranks) == 1 else 's'} {_numbers(ranks)}"
 
 
-def sentences_of(pairs: Sequence[tuple[ManifestFile, ManifestFile]]) -> list[str]:
+def sentences_of(pairs: _Pairs) -> list[str]:
     """What differs between the manifests of the pairs, most likely explanation first; one sentence each. Then a line
     for each manifest that cannot be read.
 
     What only some ranks or steps show stands with these.
     """
-    groups: dict[str, list[ManifestFile]] = {}
-    likelihood: dict[str, float] = {}
-    differing, problems = differences_of(sorted(pairs, key=lambda pair: pair[0].step or 0))
-    for file, difference in differing:
-        groups.setdefault(difference.sentence, []).append(file)
-        likelihood.setdefault(difference.sentence, difference.likelihood)
-    every_step = {file.step for file, _ in pairs}
+    groups, problems = _by_sentence(sorted(pairs, key=lambda pair: pair[0].step or 0))
+    every_step = set(_of_files("step", pairs))
     lines = []
-    for sentence, files in sorted(groups.items(), key=lambda item: -likelihood[item[0]]):
+    for sentence, entries in sorted(groups.items(), key=lambda group: -group[1][0][1].likelihood):
         where = []
-        steps = {file.step for file in files}
+        steps = set(_of_files("step", entries))
         if steps != every_step:
-            where.append(f"step {numbers(step for step in steps if step is not None)}")
+            where.append(f"step {_numbers(steps)}")
         within = [pair for pair in pairs if pair[0].step in steps]
-        if len(files) < len(within):
-            owners = list(dict.fromkeys(file.owner for file in files))
+        if len(entries) < len(within):
+            owners = list(dict.fromkeys(_of_files("owner", entries)))
             where.append(_ranks(owners, within).removeprefix(", "))
-        lines.append(f"{sentence} ({', '.join(where)})" if where else sentence)
+        lines.append(f"{sentence}{optional(' ({})', ', '.join(where))}")
     return [*lines, *problems]
 
 
@@ -122,7 +124,7 @@ def lines_of_one(path: Path) -> tuple[list[str], int]:
     """Lines on one run: its facts, and what looks wrong in it; exit code 1 where something does."""
     files = manifests_in(path)
     if not files:
-        return [why_none(path)], UNREADABLE
+        return [_why_none(path)], UNREADABLE
     lines: list[str] = []
     shown: list[str] = []
     wrong: Counter[str] = Counter()
@@ -150,7 +152,7 @@ def lines_of_one(path: Path) -> tuple[list[str], int]:
     return lines, DIFFERS if wrong else EQUAL
 
 
-def why_none(path: Path) -> str:
+def _why_none(path: Path) -> str:
     """Why there is nothing to compare at `path`, and what to do."""
     where = printable(str(path))
     if not path.exists():

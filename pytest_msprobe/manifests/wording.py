@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import first_of, printable
+from pytest_msprobe.answers.words import listed_numbers
 
 _MOST_CHARACTERS, _MOST_ITEMS, _MOST_NAMES = 60, 8, 3
 
@@ -22,7 +23,7 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, (list, tuple)):
-        items = [shown(item) for item in value[:_MOST_ITEMS]]
+        items = list(map(shown, value[:_MOST_ITEMS]))
         if len(value) > _MOST_ITEMS:
             items.append(f"... {len(value) - _MOST_ITEMS} more")
         return cut(f"[{', '.join(items)}]", 120)
@@ -52,9 +53,7 @@ def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 def names(listed: Iterable[str], most: int = _MOST_NAMES) -> str:
     """`a, b, c and 4 more`."""
-    every = list(listed)
-    text = ", ".join(cut(name) for name in every[:most])
-    return f"{text} and {len(every) - most} more" if len(every) > most else text
+    return first_of(list(map(cut, listed)), most)
 
 
 def switched(value: object) -> str:
@@ -66,13 +65,7 @@ def switched(value: object) -> str:
 
 def numbers(listed: Iterable[int]) -> str:
     """`0-3, 7`."""
-    parts: list[list[int]] = []
-    for number in sorted(set(listed)):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join("-".join(map(str, dict.fromkeys(ends))) for ends in parts)
+    return listed_numbers(listed, "-")
 
 
 def last_name(kind: str) -> str:

@@ -68,8 +68,7 @@ def clone_of(value: Any) -> Any:
 
 def is_same(value: Any, other: Any) -> bool:
     """Whether two tensors of one framework, shape and dtype hold the same bits."""
-    arrays = [np.ascontiguousarray(array_of(tensor)) for tensor in (value, other)]
-    return bool(arrays[0].tobytes() == arrays[1].tobytes())
+    return array_of(value).tobytes() == array_of(other).tobytes()
 
 
 def _map(value: Any, path: LeafPath, convert: Callable[[LeafPath, Any], Any], *, as_tuples: bool) -> Any:
@@ -133,9 +132,12 @@ class Arguments:
 
     def differentiated(self, *, of_all: bool) -> tuple[LeafPath, ...]:
         """Places of the tensors whose gradients are wanted: that require one, or `of_all` of floats."""
-        tensors = {path: value for path, value in self.tensors.items() if framework_of(value) in _FRAMEWORKS}
-        asked = [path for path, value in tensors.items() if of_all or getattr(value, "requires_grad", False)]
-        return tuple(path for path in asked if is_differentiable(array_of(tensors[path])))
+
+        def is_wanted(value: Any) -> bool:
+            is_asked = of_all or getattr(value, "requires_grad", False)
+            return is_asked and framework_of(value) in _FRAMEWORKS and is_differentiable(array_of(value))
+
+        return tuple(path for path, value in self.tensors.items() if is_wanted(value))
 
     def described(self) -> str:
         """Dtype and shape of every tensor, and the other arguments."""

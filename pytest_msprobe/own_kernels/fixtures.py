@@ -65,7 +65,7 @@ def draw_seeds(metafunc: pytest.Metafunc) -> None:
     count = metafunc.config.getoption("rounding_seeds") or count
     if "rounding_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.insert(0, "rounding_seed")
-    metafunc.parametrize("rounding_seed", range(count), indirect=True, ids=[f"seed{seed}" for seed in range(count)])
+    metafunc.parametrize("rounding_seed", range(count), indirect=True, ids=map("seed{}".format, range(count)))
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from inspect import signature
 from itertools import chain
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, dtype_of_array
+from msprobe_collector.dump_format.values import optional
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.outputs import paired_gradients
@@ -164,8 +165,8 @@ class _OwnRuns(ExtraRuns):
 
     @cached_property
     def _held(self) -> frozenset[int]:
-        floats = [value for _, value in leaves(self.call) if _is_float(value)]
-        return frozenset(n for n, array in enumerate(floats) if unit_roundoff(array.dtype) > sides.NARROWEST_COMPUTED)
+        roundoffs = enumerate(_roundoffs(self.call))
+        return frozenset(place for place, roundoff in roundoffs if roundoff > sides.NARROWEST_COMPUTED)
 
     @cached_property
     def second(self) -> Sequence[Any] | None:
@@ -200,7 +201,7 @@ class _Results:
     def values(self) -> list[Any]:
         """All of both, in the order of their rows."""
         gradients = [gradient for gradient in self.gradients or () if gradient is not None]
-        return [*(output.value for output in self.outputs), *gradients]
+        return [*map(attrgetter("value"), self.outputs), *gradients]
 
 
 @dataclass(frozen=True)
@@ -277,8 +278,9 @@ class _Judge:
             return sides.MindSporeSide(function, self.arguments, allowed.seed, is_raised=True)
         if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
             function = copy.deepcopy(function).double()
-        roundoffs = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
-        roundoff = max(roundoffs, default=0.0) if allowed.accumulates == "same" else unit_roundoff(allowed.accumulates)
+        is_of_inputs = allowed.accumulates == "same"
+        roundoffs = _roundoffs(self.case.call) if is_of_inputs else [unit_roundoff(allowed.accumulates)]
+        roundoff = max(roundoffs, default=0.0)
         return sides.TorchReference(
             function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > FLOAT32_ROUNDOFF else None
         )
@@ -335,7 +337,7 @@ class _Judge:
                     return None
                 if incoming:
                     return cast("Sequence[Any]", other().gradients(incoming))
-                return [output.value for output in _paired(case, other().outputs, reference.outputs)[0]]
+                return list(map(attrgetter("value"), _paired(case, other().outputs, reference.outputs)[0]))
 
             kind, bench = "backward" if incoming else "forward", Bench(reference.engine, None, operands)
             runs = reference.kept.setdefault(kind, _OwnRuns(reference.run, bench, incoming))
@@ -353,23 +355,20 @@ class _Judge:
             parts[-1].add_gradients(*both)
         verdicts = [part.finding(self.kernel.name, reference.engine.label) for part in parts]
         worst = max(verdicts, key=lambda verdict: _ORDER.index(verdict.status))
-        rows = tuple(chain.from_iterable(verdict.outputs for verdict in verdicts))
-        return replace(
-            worst, outputs=rows, explanation="\n\n".join(filter(None, [verdict.explanation for verdict in verdicts]))
-        )
+        rows = tuple(chain.from_iterable(map(attrgetter("outputs"), verdicts)))
+        explanation = "\n\n".join(filter(None, map(attrgetter("explanation"), verdicts)))
+        return replace(worst, outputs=rows, explanation=explanation)
 
     def _incoming(self, returned: Sequence[Output], expected: Sequence[Output]) -> Incoming:
         """A gradient for every float output, the same for both sides; () where no gradient is wanted."""
         arrays = _arrays_returned(returned)
-        shapes = [array.shape for array in arrays]
-        if not self.case.wanted or shapes != [array.shape for array in _arrays_returned(expected)]:
+        if not self.case.wanted or list(map(np.shape, arrays)) != list(map(np.shape, _arrays_returned(expected))):
             return ()  # where shapes differ, that is an error by itself
         random = np.random.default_rng(self.allowed.seed)
-        incoming: list[Array | None] = []
-        for array in arrays:
-            drawn = random.standard_normal(array.shape).astype(array.dtype)
-            incoming.append(drawn if _is_float(drawn) else None)
-        return tuple(incoming) if any(map(_is_float, arrays)) else ()
+        if not any(map(_is_float, arrays)):
+            return ()
+        drawn = [random.standard_normal(array.shape).astype(array.dtype) for array in arrays]
+        return tuple(array if _is_float(array) else None for array in drawn)
 
     def _gradients(self, execution: Any, incoming: Incoming) -> Incoming | None:
         """Gradients of the kernel; None where they are not wanted."""
@@ -386,7 +385,7 @@ class _Judge:
 
     def _again(self, results: _Results, incoming: Incoming, expected: Sequence[Output]) -> _Results:
         """The results of a second call, in memory that was filled, for incoming gradients that are not contiguous."""
-        arrays = [*results.values, *(value for _, value in leaves(self.case.call))]
+        arrays = [*results.values, *dict(leaves(self.case.call)).values()]
         execution = self.kernel.run([value.nbytes for value in arrays if isinstance(value, np.ndarray)])
         outputs = _paired(self.case, execution.outputs, expected)[0]
         try:
@@ -398,8 +397,7 @@ class _Judge:
         self, results: _Results, expected: Sequence[Output], incoming: Incoming, failed: Sequence[OutputRow]
     ) -> list[str]:
         """Which narrower sums or operands would explain the error, if any."""
-        ratios = [row.figures.get("ratio") for row in failed]
-        is_near = all(ratio is not None and ratio < Times.HOPELESS for ratio in ratios)
+        is_near = all(row.measured.get("ratio", math.inf) < Times.HOPELESS for row in failed)
         if self.allowed.no_worse_than is not None or any(row.pattern_kind not in _VAGUE for row in failed):
             return []
         wider = {f"accumulates={name!r}": replace(self.allowed, accumulates=name) for name in ("float16", "bfloat16")}
@@ -414,12 +412,11 @@ class _Judge:
     def _rounding(self, verdict: Verdict, rows: Sequence[OutputRow], notes: Sequence[str]) -> Rounding:
         statuses = {row.status for row in rows if row.status == "error" or not row.label.startswith(_GRADIENT)}
         status = max({*statuses, "error" if verdict.status == "error" else "pass"}, key=_ORDER.index)
-        ratios = [ratio for row in rows if (ratio := row.figures.get("ratio")) is not None]
-        ratio = max(ratios, default=None)
+        ratio = max((row.measured["ratio"] for row in rows if "ratio" in row.measured), default=None)
         name, inputs, seed, text = self.kernel.name, self.arguments.described(), self.allowed.seed, ""
         if status != "pass":
             failed = [row for row in rows if row.status == status]
-            reason = next((row.pattern for row in failed if row.pattern), "") or verdict.message
+            reason = next(filter(None, map(attrgetter("pattern"), failed)), verdict.message)
             first = f"{name} is off by more than rounding: {reason or failed[0].message}"
             if status == "skip":
                 first = f"{name} cannot be judged: {failed[0].message}; smaller values or wider sums would tell more"
@@ -433,12 +430,17 @@ class _Judge:
 def _usable(outcome: Any, engine: Engine) -> Any:
     if isinstance(outcome, (Unsupported, CapturedError)):
         outcome = getattr(engine, "failure", None) or outcome
-        place = f" at {outcome.place}" if isinstance(outcome, CapturedError) and outcome.place else ""
+        place = optional(" at {}", getattr(outcome, "place", ""))
         raise UnusableReference(
             f"the reference cannot run in float64 ({engine.label}){place}: {outcome}; write it with operations that "
             "take float64 tensors, and convert there what it brings along, such as weights"
         )
     return outcome
+
+
+def _roundoffs(call: protocol.Call) -> list[float]:
+    """Those of the float tensors that a call is given, in order."""
+    return [unit_roundoff(value.dtype) for _, value in leaves(call) if _is_float(value)]
 
 
 def _is_float(value: Any) -> bool:
@@ -497,8 +499,8 @@ def _repeated(rows: Sequence[OutputRow], first: _Results, again: _Results) -> tu
 
 def _difference(first: Any, second: Any, *, is_wrong: bool, is_turned: bool) -> str:
     """What two calls with the same inputs show; "" where they agree, or differ as another order of adding does."""
-    arrays = [result for result in (first, second) if isinstance(result, np.ndarray)]
-    is_alike = len(arrays) == 2 and first.dtype == second.dtype and first.shape == second.shape
+    are_arrays = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
+    is_alike = are_arrays and first.dtype == second.dtype and first.shape == second.shape
     if is_alike:
         unwritten = sides.is_filling(second) & (~sides.is_filling(first) | (is_wrong and second.itemsize > 1))
         if unwritten.any():

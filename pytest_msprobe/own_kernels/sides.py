@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,7 @@ class Trace:
             return
         is_product = name == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
         self.names.add("mul" if is_product else name)
-        tables = (facts(f"torch_{kind}").typed("pytorch") for kind in ("kernels", "sums"))
-        if any(f"Aten.{name}" in table for table in tables):
+        if any(f"Aten.{name}" in facts(table).typed("pytorch") for table in ("torch_kernels", "torch_sums")):
             self.arithmetic.append(name)
         dtype = results[0].dtype
         is_narrow = dtype.is_floating_point and dtype != torch.float64
@@ -158,8 +158,8 @@ def _flat(function: Callable[..., Any], paths: Paths, seed: int) -> Callable[...
         with _seeded(seed):
             results = list(flatten_outputs(function(*arguments, **keywords)))
         results.sort(key=lambda leaf: [(isinstance(part, str), part) for part in leaf[0]])  # dicts by their keys
-        paths[:] = [path for path, _ in results]
-        return tuple(value for _, value in results)
+        paths[:] = map(itemgetter(0), results)
+        return tuple(map(itemgetter(1), results))
 
     return run
 
@@ -305,7 +305,7 @@ class MindSporeSide(mindspore_engine.MindSporeEngine):
             positional, keywords = converted.mapped(dict(zip(differentiate, inputs)).get)
             return _flat(self._function, paths, self._seed)(*positional, **keywords)
 
-        wanted = tuple(tensors[path] for path in differentiate)
+        wanted = tuple(map(tensors.get, differentiate))
         ready = mindspore_engine.MindSporeCall(mindspore, self.target, run, [*tensors.values()], wanted)
         return _with_paths(self._run(call, ready), paths, ())
 
@@ -380,9 +380,8 @@ class Kernel:
         back = set(map(id, returned))
         unseen = {p: x for p, x in copies.items() if id(x) not in back}
         written = {p: x for p, x in unseen.items() if not is_same(x, tensors[p])}
-        if not written and all(
-            value is None for value in returned
-        ):  # it wrote what was there before, as memory of an earlier call may hold
+        # What was there before may be what it wrote, as in memory of an earlier call.
+        if not written and all(value is None for value in returned):
             written = {p: x for p, x in unseen.items() if getattr(x, "_version", 0) != versions[p]}
         if self.arguments.framework == "torch" and {framework_of(value) for value in returned} <= {"torch", ""}:
             wanted = [copies.get(path, tensors[path]) for path in self.wanted]

@@ -13,11 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import first_of, optional, printable
 from msprobe_collector.dump_format.yaml_files import read_plain
 from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.support import without_numbers
@@ -79,6 +80,11 @@ class KnownRun(msgspec.Struct, frozen=True, omit_defaults=True):
     since: str = ""
     reason: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from the others."""
+        return self.suite, self.says
+
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the file holds.
@@ -96,6 +102,12 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     worse: float = Times.WORSE
     known: tuple[BaselineEntry, ...] = ()
     run: tuple[KnownRun, ...] = ()
+
+    def of_suite(self, suite: str) -> Baseline:
+        """Return what is known of runs of a suite."""
+        failures = tuple(failure for failure in self.known if failure.suite == suite)
+        run = tuple(fault for fault in self.run if fault.suite == suite)
+        return msgspec.structs.replace(self, known=failures, run=run)
 
 
 class BaselineError(ValueError):
@@ -127,16 +139,15 @@ def read_baseline(path: Path) -> Baseline:
 def encode_baseline(baseline: Baseline) -> bytes:
     """The file: JSON with a line for each failure, in a stable order, so that two versions can be compared."""
     lines = ["{", ' "baseline": 1,', f' "about": {_json(_ABOUT)},', f' "worse": {_json(baseline.worse)},']
-    failures = sorted(baseline.known, key=lambda failure: failure.key)
-    faults = sorted(baseline.run, key=lambda fault: (fault.suite, fault.says))
-    lines += [*_listed("known", failures), " ],", *_listed("run", faults), " ]"]
+    lines += [*_listed("known", baseline.known), " ],", *_listed("run", baseline.run), " ]"]
     return "\n".join([*lines, "}", ""]).encode()
 
 
 def _listed(key: str, entries: Sequence[BaselineEntry | KnownRun]) -> Iterator[str]:
     yield f' "{key}": ['
-    for place, entry in enumerate(entries, start=1):
-        yield f"  {_json(entry)}{',' if place < len(entries) else ''}"
+    lines = [f"  {_json(entry)}" for entry in sorted(entries, key=attrgetter("key"))]
+    if lines:
+        yield ",\n".join(lines)
 
 
 def _json(value: object) -> str:
@@ -191,14 +202,14 @@ def known_places(files: Iterable[str], baseline: Iterable[str]) -> dict[str, str
 
 def way_of(row: VerdictRow) -> tuple[str, dict[str, float | None], str]:
     """(figure, outputs, message): how a row fails, as `BaselineEntry` has it."""
-    wrong = [output for output in row.outputs if output.status == "error"]
+    wrong = row.failures
     known_by = {name for output in wrong for name in output.figures if _finite(output, name) is not None}
     figure = next(filter(known_by.__contains__, BADNESS), "")
     outputs = {output.label: _finite(output, figure) for output in wrong}
     messages = [output.message or row.message for output in wrong if outputs[output.label] is None]
     if not wrong:
         messages = [row.message]
-    texts = dict.fromkeys(without_numbers(printable(message)) for message in messages)
+    texts = dict.fromkeys(map(without_numbers, map(printable, messages)))
     return figure, outputs, "; ".join(texts)[:_LONGEST]
 
 
@@ -229,13 +240,12 @@ class BaselineRow:
     @property
     def as_property(self) -> str:
         """The value of `PROPERTY`."""
-        return f"{self.state}: {self.text}" if self.text else self.state
+        return ": ".join(filter(None, (self.state, self.text)))
 
 
 def state_of(row: VerdictRow) -> BaselineRow | None:
     """What the baseline said of a row; None where it said nothing, or there was none."""
-    text = next((str(value) for key, value in row.properties if key == PROPERTY), "")
-    state, _, why = text.partition(": ")
+    state, _, why = str(dict(row.properties).get(PROPERTY, "")).partition(": ")
     return BaselineRow(state, why) if state in STATES else None
 
 
@@ -258,27 +268,24 @@ class KnownFailures:
 
     def __init__(self, baseline: Baseline, suite: str, files: Iterable[str]) -> None:
         """Of `baseline` what a run of `suite` over `files` may meet."""
-        failures = [failure for failure in baseline.known if failure.suite == suite]
-        self._places = known_places(files, [failure.dump for failure in failures])
+        baseline = baseline.of_suite(suite)
+        self._places = known_places(files, map(attrgetter("dump"), baseline.known))
         places_here = set(self._places.values())
-        self.known = {failure.key: failure for failure in failures if failure.dump in places_here}
-        self.elsewhere = len(failures) - len(self.known)
+        self.known = {failure.key: failure for failure in baseline.known if failure.dump in places_here}
+        self.elsewhere = len(baseline.known) - len(self.known)
         self._suite = suite
         self._worse = baseline.worse
-        self.run = frozenset(fault.says for fault in baseline.run if fault.suite == suite)
-
-    def of(self, row: VerdictRow) -> BaselineEntry | None:
-        """What is known of the record of `row`; None for nothing."""
-        place = self._places.get(row.dump)
-        return None if place is None else self.known.get((self._suite, place, printable(row.call), row.part))
+        self.run = frozenset(map(attrgetter("says"), baseline.run))
 
     def hold(self, row: VerdictRow, *, fails: bool) -> BaselineRow | None:
         """What the baseline says of a row, which `fails` or not; None where neither says anything."""
-        before = self.of(row)
-        if before is None:
-            return BaselineRow("new") if fails else None
+        before = None
+        if (place := self._places.get(row.dump)) is not None:
+            before = self.known.get((self._suite, place, printable(row.call), row.part))
         if fails:
-            return self._compared(before, row)
+            return BaselineRow("new") if before is None else self._compared(before, row)
+        if before is None:
+            return None
         if row.status == "skip":
             return BaselineRow("unjudged", "it failed in the baseline, and was not judged")
         return BaselineRow("gone")
@@ -351,11 +358,11 @@ class BaselineCounts:
 
     def add_run(self, now: Collection[str], before: Collection[str]) -> None:
         """Count what makes a run no success as a whole, and what does in the baseline."""
-        self.states["new"] += sum(says not in before for says in now)
-        self.states["known"] += sum(says in before for says in now)
-        gone = [says for says in before if says not in now]
-        self.states["gone"] += len(gone)
-        self.gone += gone
+        now, before = set(now), set(before)
+        self.states["new"] += len(now - before)
+        self.states["known"] += len(now & before)
+        self.states["gone"] += len(before - now)
+        self.gone += sorted(before - now)
 
     def lines(self, *, absent: int = 0) -> Iterator[str]:
         """The line on all of it, and what to do about those that are gone; `absent` entries had no row."""
@@ -363,7 +370,7 @@ class BaselineCounts:
         if self.states["worse"]:
             shown.append(f"{self.states['worse']} worse")
         shown.append(f"{self.states['gone']} gone")
-        better = f" ({self.states['better']} of them better)" if self.states["better"] else ""
+        better = optional(" ({} of them better)", self.states["better"])
         shown.append(f"{self.states['known'] + self.states['better']} as before{better}")
         if self.states["unjudged"]:
             shown.append(f"{self.states['unjudged']} not judged")
@@ -371,8 +378,7 @@ class BaselineCounts:
             shown.append(f"{absent} without a record in this run")
         yield f"baseline: {', '.join(shown)}"
         if self.gone:
-            more = f" and {len(self.gone) - 5} more" if len(self.gone) > 5 else ""
-            yield f"gone from the baseline: {', '.join(self.gone[:5])}{more}"
+            yield f"gone from the baseline: {first_of(self.gone, 5)}"
 
     def __bool__(self) -> bool:
         """Whether a row was held to a baseline."""
@@ -402,24 +408,26 @@ def baseline_of(
         by_suite.setdefault(row.suite, []).append(row)
     earlier = earlier or Baseline(1)
     before = {failure.key: failure for failure in earlier.known}
+    faults_before = {fault.key: fault for fault in earlier.run}
     failures: dict[tuple[str, str, str, str], BaselineEntry] = {}
+    faults: dict[tuple[str, str], KnownRun] = {}
     judged: set[tuple[str, str, str, str]] = set()
     for suite, rows_of_suite in by_suite.items():
-        place = places(row.dump for row in rows_of_suite)
+        place = places(map(attrgetter("dump"), rows_of_suite))
         for row in rows_of_suite:
             key = suite, place[row.dump], printable(row.call), row.part
             judged.add(key)
             if _is_failure(row):
                 was = before.get(key, BaselineEntry(*key, since=since))
                 failures[key] = BaselineEntry(*key, *way_of(row), was.since, was.reason)
-    kept = {key: entry for key, entry in before.items() if is_partial or key[0] not in by_suite}
-    failures.update((key, entry) for key, entry in kept.items() if key not in judged)
-    faults_before = {(fault.suite, fault.says): fault for fault in earlier.run}
-    faults: dict[tuple[str, str], KnownRun] = {}
-    for suite in by_suite:
         for says in run_keys.get(suite, ()):
             faults[suite, says] = faults_before.get((suite, says), KnownRun(suite, says, since))
-    faults.update((key, fault) for key, fault in faults_before.items() if is_partial or key[0] not in by_suite)
+    for failure in earlier.known:
+        if (is_partial or failure.suite not in by_suite) and failure.key not in judged:
+            failures[failure.key] = failure
+    for fault in earlier.run:
+        if is_partial or fault.suite not in by_suite:
+            faults[fault.key] = fault
     return Baseline(1, "", earlier.worse, tuple(failures.values()), tuple(faults.values()))
 
 

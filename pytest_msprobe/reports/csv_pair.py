@@ -49,7 +49,7 @@ class CsvPair:
         """Write the rows of one API call, details first; `rows` holds one per direction, `name` goes in column one."""
         if not self._files:
             self._open()
-        details, result = (csv.writer(file) for file in self._files)
+        details, result = map(csv.writer, self._files)
         for row in rows:
             details.writerows(_details(name, row))
         self._files[0].flush()
@@ -113,9 +113,8 @@ def _missing(rows: Sequence[VerdictRow]) -> list[str]:
 def _messages(row: VerdictRow, *, is_one_of_two: bool) -> list[str]:
     direction = row.direction
     prefix = f"{direction}: " if is_one_of_two or direction == "backward" else ""
-    texts = [row.message] if row.message else []
-    texts += [f"{output.label}: {output.message}" for output in row.outputs if output.message]
-    return [f"{prefix}{text}" for text in texts]
+    texts = [f"{output.label}: {output.message}" for output in row.outputs if output.message]
+    return [f"{prefix}{text}" for text in filter(None, (row.message, *texts))]
 
 
 def _details(call: str, row: VerdictRow) -> list[list[Any]]:
@@ -130,23 +129,13 @@ def _details(call: str, row: VerdictRow) -> list[list[Any]]:
 
 
 def _neutral(cells: Sequence[Any]) -> list[Any]:
-    return [neutral(cell) for cell in cells]
+    return list(map(neutral, cells))
 
 
 def _output(name: str, output: OutputRow) -> list[Any]:
-    return [
-        f"{name}.{output.label}",
-        output.bench_dtype,
-        output.tested_dtype,
-        str(output.shape),
-        *(_number(output.figures.get(name)) for name in _FIGURE_COLUMNS),
-        WORDS[output.status],
-        output.message,
-    ]
-
-
-def _number(value: float | None) -> float | str:
-    return "" if value is None else value
+    described = f"{name}.{output.label}", output.bench_dtype, output.tested_dtype, str(output.shape)
+    # A figure that is None becomes an empty cell.
+    return [*described, *map(output.figures.get, _FIGURE_COLUMNS), WORDS[output.status], output.message]
 
 
 def csv_rows(text: str) -> list[list[str]]:

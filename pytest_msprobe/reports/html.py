@@ -13,12 +13,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
-from itertools import groupby
+from itertools import groupby, product, repeat
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from msprobe_collector.dump_format.values import counted, printable
+from msprobe_collector.dump_format.values import counted, optional, printable
 from pytest_msprobe.answers import Answer
 from pytest_msprobe.answers.words import said, sentence_of, text_of
 from pytest_msprobe.reports.terminal import OUTCOME_WORDS
@@ -37,11 +38,10 @@ def text(value: object, longest: int = _LONGEST) -> str:
     return escape(line if len(line) <= longest else f"{line[: longest - 3]}...")
 
 
-def headers(figures: Sequence[Figure]) -> list[str]:
-    """Headlines of our columns."""
+def _columns(figures: Sequence[Figure]) -> list[tuple[str, str]]:
+    """Name and headline of our columns."""
     named = [(figure.name, figure.title) for figure in figures[:_FIGURES]]
-    columns = (("direction", "Direction"), ("dtype", "Dtype"), ("shape", "Shape"), *named, ("device", "Device"))
-    return [f'<th class="sortable" data-column-type="{name}">{title}</th>' for name, title in columns]
+    return [("direction", "Direction"), ("dtype", "Dtype"), ("shape", "Shape"), *named, ("device", "Device")]
 
 
 def name_cell(name: str, hint: str) -> str:
@@ -52,20 +52,18 @@ def name_cell(name: str, hint: str) -> str:
 
 def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
-    shown = figures[:_FIGURES]
+    cells = {name: _cell(name, "") for name, _ in _columns(figures)}
     if row is None:
-        figure_names = [figure.name for figure in shown]
-        return [_cell(name, "") for name in ("direction", "dtype", "shape", *figure_names, "device")]
-    output = row.worst
-    if output is None:
-        dtype, shape = _cell("dtype", ""), _cell("shape", "")
-    else:
+        return list(cells.values())
+    values: Mapping[str, float | None] = {}
+    if (output := row.worst) is not None:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
-        dtype = _cell("dtype", output.tested_dtype)
-        shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
-    values = output.figures if output is not None else {}
-    numbers = [_figure_cell(figure, values.get(figure.name)) for figure in shown]
-    return [_cell("direction", row.label), dtype, shape, *numbers, _cell("device", row.device)]
+        cells["dtype"] = _cell("dtype", output.tested_dtype)
+        cells["shape"] = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
+        values = output.figures
+    cells |= {figure.name: _figure_cell(figure, values.get(figure.name)) for figure in figures[:_FIGURES]}
+    cells |= {"direction": _cell("direction", row.label), "device": _cell("device", row.device)}
+    return list(cells.values())
 
 
 def number_text(value: float | None, form: str) -> str:
@@ -89,10 +87,10 @@ def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, frames
     `frames` are (place, source line), innermost first.
     """
     if row.status == "pass":
-        lines = [text(row.message), *(_output_line(output, figures) for output in row.outputs[:_OUTPUTS])]
+        lines = [text(row.message), *map(_output_line, row.outputs[:_OUTPUTS], repeat(figures))]
         return "\n".join(filter(None, lines)) or "passed"
     parts = [f"<pre>{explanation.strip()}</pre>"]
-    drawn = max((output for output in row.outputs if output.picture), key=lambda output: output.badness, default=None)
+    drawn = max(filter(attrgetter("picture"), row.outputs), key=attrgetter("badness"), default=None)
     if drawn is not None and drawn.picture is not None:
         parts += _picture(drawn.label, drawn.picture)
     parts.append("".join(_outputs(row.outputs, figures)))
@@ -115,15 +113,16 @@ def _picture(label: str, picture: Mapping[str, Any]) -> Iterator[str]:
             paths[mark] = f"{paths.get(mark, '')}M{column} {place}h{run}"
             column += run
     nonfinite = "; black: NaN or Inf on one side" if "N" in paths else ""
-    of = " x ".join(f"{length:,}" for length in picture["of"])
+    of = " x ".join(map("{:,}".format, picture["of"]))
     legend = f"the darker the more; grey is equal{nonfinite}"
     yield f"<figure><figcaption>Where {text(label)} is off: {of} elements, {legend}</figcaption>"
     yield f'<svg role="img" width="{columns * size}" height="{rows * size}" viewBox="0 -.5 {columns} {rows}">'
-    yield from (f'<path class="mark-{mark}" d="{path}"/>' for mark, path in sorted(paths.items()))
+    for mark, path in sorted(paths.items()):
+        yield f'<path class="mark-{mark}" d="{path}"/>'
     yield "</svg><figcaption>Elements by the size of their error</figcaption><table>"
-    counts = [("equal", picture["exact"]), *((f"from 1e{decade}", count) for decade, count in picture["decades"])]
-    most = math.log1p(max(1, *(count for _, count in counts)))
-    for title, count in counts:
+    counts = {"equal": picture["exact"], **{f"from 1e{decade}": count for decade, count in picture["decades"]}}
+    most = math.log1p(max(1, *counts.values()))
+    for title, count in counts.items():
         width = max(1 if count else 0, round(220 * math.log1p(count) / most))
         yield f'<tr><td>{title}<td><i style="width:{width}px"></i>{count:,}'
     yield "</table></figure>"
@@ -137,7 +136,7 @@ def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterato
     for output in outputs[:_OUTPUTS]:
         words = (output.label, output.tested_dtype, output.bench_dtype, output.shape)
         numbers = [number_text(output.figures.get(figure.name), figure.form) for figure in figures]
-        verdict = f"{output.status} by {output.standard}" if output.standard else output.status
+        verdict = f"{output.status}{optional(' by {}', output.standard)}"
         verdict = "; ".join(filter(None, (verdict, output.rounding, output.pattern)))
         line = "".join(f"<td>{text(word)}" for word in (*words, *numbers, verdict))
         yield f'<tr class="{text(output.status)}">{line}'
@@ -148,10 +147,10 @@ def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterato
 
 def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
     """A pass in plain text: a table for each of 5,000 would make the page slow."""
-    values = ((figure.title.lower(), output.figures.get(figure.name)) for figure in figures[:_FIGURES])
-    measured = (f"{name} {value:.9g}" for name, value in values if value is not None)
-    standard = f", by {output.standard}" if output.standard else ""
-    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(measured) or 'equal'}{standard}")
+    values, standard = output.measured, optional(", by {}", output.standard)
+    with_value = [figure for figure in figures[:_FIGURES] if figure.name in values]
+    shown = [f"{figure.title.lower()} {values[figure.name]:.9g}" for figure in with_value]
+    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(shown) or 'equal'}{standard}")
 
 
 def _figure_cell(figure: Figure, value: float | None) -> str:
@@ -163,7 +162,7 @@ def _figure_cell(figure: Figure, value: float | None) -> str:
 def _cell(column: str, value: object, *, key: str | None = None, hint: str = "") -> str:
     # pytest-html sorts by what stands between the tags, a comment included.
     comment = "" if key is None else f"<!--{key}-->"
-    title = f' title="{text(hint)}"' if hint else ""
+    title = optional(' title="{}"', text(hint))
     return f'<td class="col-{column}"{title}>{comment}{text(value)}</td>'
 
 
@@ -195,11 +194,10 @@ class Summary(RowCounts):
         """Count one row."""
         self.count(row)
         worst = self.worst.setdefault(row.api, {})
-        for output in row.outputs:
-            for figure in self.figures:
-                value = output.figures.get(figure.name)
-                if value is not None:
-                    worst[figure.name] = figure.worse_of(value, worst.get(figure.name))
+        for output, figure in product(row.outputs, self.figures):
+            value = output.figures.get(figure.name)
+            if value is not None:
+                worst[figure.name] = figure.worse_of(value, worst.get(figure.name))
 
     def markup(self, header: Sequence[str], passes: str, answer: Answer | None = None) -> str:
         """The summary as one block.
@@ -209,8 +207,8 @@ class Summary(RowCounts):
             passes: what became of passes.
             answer: of the run; None where there is none.
         """
-        answer_markup = "".join(_answer_parts(answer)) if answer is not None else ""
-        return f'<div class="msprobe-summary">{answer_markup}{"".join(self._parts(header, passes))}</div>'
+        parts = [*_answer_parts(answer), *self._parts(header, passes)]
+        return f'<div class="msprobe-summary">{"".join(parts)}</div>'
 
     def _parts(self, header: Sequence[str], passes: str) -> Iterator[str]:
         counts = self.outcomes
@@ -225,7 +223,8 @@ class Summary(RowCounts):
                 "omit": "Passes are counted, but left out of the table (--msprobe-html-passes=omit).",
             }[passes]
         yield "</p><ul>"
-        yield from (f"<li>{text(line.removeprefix('msprobe: '), 1000)}</li>" for line in header)
+        for line in header:
+            yield f"<li>{text(line.removeprefix('msprobe: '), 1000)}</li>"
         yield "</ul>"
         yield from self._api_table()
         yield from self._skip_reasons()
@@ -241,9 +240,8 @@ class Summary(RowCounts):
             if counts["failed"]:
                 state = "error"
             numbers = [counts[outcome] or "" for outcome in ("failed", "passed", "skipped")]
-            worst = [_worst_text(self.worst[name].get(figure.name), figure) for figure in self.figures]
-            cells = "".join(f"<td>{cell}" for cell in (*numbers, *worst))
-            yield f'<tr class="{state}"><td>{text(name)}{cells}'
+            numbers += [_worst_text(self.worst[name].get(figure.name), figure) for figure in self.figures]
+            yield f'<tr class="{state}"><td>{"<td>".join(map(str, (text(name), *numbers)))}'
         if len(ranked) > _APIS:
             yield f"<tr><td colspan={4 + len(self.figures)}>and {len(ranked) - _APIS} more"
         yield "</table></div></details>"
@@ -265,17 +263,21 @@ class Summary(RowCounts):
         yield "</table></div></details>"
 
 
-def _answer_parts(answer: Answer) -> Iterator[str]:
-    """The headline, the first causes, what was not judged and the first command."""
+def _answer_parts(answer: Answer | None) -> Iterator[str]:
+    """The headline, the first causes, what was not judged and the first command; nothing without an answer."""
+    if answer is None:
+        return
     answer = said(answer)
     # pytest-html's own headlines are not shown, so that this is none by its tag.
     style = answer.outcome.partition(" ")[0]
     yield f'<p class="msprobe-answer msprobe-{style}" role="heading" aria-level="2">{text(answer.headline)}</p><ul>'
-    yield from (f"<li>{text(sentence_of(finding))}" for finding in answer.findings[:_CAUSES])
+    for finding in answer.findings[:_CAUSES]:
+        yield f"<li>{text(sentence_of(finding))}"
     if len(answer.findings) > _CAUSES:
         yield f"<li>and {counted(len(answer.findings) - _CAUSES, 'more causes')}"
-    yield from (f"<li>not judged: {text(text_of(gap))}" for gap in answer.open[:1])
-    if command := next((step for step in answer.next if step.arguments), None):
+    for gap in answer.open[:1]:
+        yield f"<li>not judged: {text(text_of(gap))}"
+    if command := next(filter(attrgetter("arguments"), answer.next), None):
         yield f"<li>next: <code>{text(command)}</code>"
     yield "</ul>"
 
@@ -341,7 +343,9 @@ class HtmlPage:
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
         """Put our columns after the name."""
         cells[_NAME_AT] = '<th class="sortable" data-column-type="testId">API</th>'
-        cells[_NAME_AT + 1 : _NAME_AT + 1] = headers(self._figures)
+        cells[_NAME_AT + 1 : _NAME_AT + 1] = [
+            f'<th class="sortable" data-column-type="{name}">{title}</th>' for name, title in _columns(self._figures)
+        ]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: pytest.TestReport | pytest.CollectReport, cells: list[str]) -> None:

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -260,17 +261,20 @@ def _decoded(line: bytes, where: str) -> tuple[str, VerdictRow]:
     try:
         encoded = msgspec.json.decode(line, type=dict[str, Any])
         name = encoded.pop("name")
-        encoded["outputs"] = [_nested(output) for output in encoded["outputs"]]
+        encoded["outputs"] = list(map(_nested, encoded["outputs"]))
         return name, VerdictRow.from_wire(encoded)
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not a verdict row: {error}") from None
 
 
 def _nested(output: Mapping[str, Any]) -> dict[str, Any]:
-    others = {key: value for key, value in output.items() if key in _OUTPUT_FIELDS}
-    figures = {key: value for key, value in output.items() if key not in _OUTPUT_FIELDS}
-    words = {key: float(value) for key, value in figures.items() if isinstance(value, str)}
-    return {**others, "figures": {**figures, **words}}
+    nested: dict[str, Any] = {"figures": {}}
+    for key, value in output.items():
+        if key in _OUTPUT_FIELDS:
+            nested[key] = value
+        else:
+            nested["figures"][key] = float(value) if isinstance(value, str) else value
+    return nested
 
 
 def encodable(value: Any) -> Any:
@@ -280,7 +284,7 @@ def encodable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {encodable(key): encodable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encodable(item) for item in value]
+        return list(map(encodable, value))
     return value
 
 
@@ -319,13 +323,13 @@ class Merged:
     @property
     def has_failed(self) -> bool:
         """Whether a row is a failure."""
-        return any(tally.failed for tally in self.tallies)
+        return any(map(attrgetter("failed"), self.tallies))
 
     def lines(self) -> list[str]:
         """The summary."""
         lines = []
         for tally in self.tallies:
-            lines += [*(line.text for line in tally.lines()), ""]
+            lines += [*map(attrgetter("text"), tally.lines()), ""]
         if self.known:
             lines += [*self.known.lines(), ""]
         return lines + [f"{name}: {path}" for name, path in self.files]

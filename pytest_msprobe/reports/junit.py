@@ -127,7 +127,7 @@ def properties(row: VerdictRow) -> Iterator[tuple[str, str | float]]:
     if output is not None:
         yield "dtype", output.tested_dtype
         yield "shape", str(output.shape)
-        yield from ((name, value) for name, value in output.figures.items() if value is not None)
+        yield from output.measured.items()
         if output.standard:
             yield "standard", output.standard
         if output.pattern:

@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,7 +53,7 @@ class EarlierRun:
     @property
     def done(self) -> frozenset[str]:
         """Names of the groups that need not be judged again."""
-        return frozenset(name for name, _ in self.rows)
+        return frozenset(dict(self.rows))
 
 
 def resume(file: Path, suite: str, parts_of: PartsOf) -> EarlierRun:
@@ -116,11 +117,11 @@ def _resume_pair(result: Path, parts_of: PartsOf) -> EarlierRun:
         raise ResumeError(f"is neither a file of --msprobe-jsonl nor an {_STEM}*.csv file")
     details = result.with_name(result.name.replace("result", "details", 1))
     rows = [[original(row[0]), *row[1:]] for row in _csv_rows(result, RESULT_COLUMNS)]
-    parts = _parts_of_groups((row[0] for row in rows), parts_of)
+    parts = _parts_of_groups(map(itemgetter(0), rows), parts_of)
     outputs = _csv_rows(details, DETAILS_COLUMNS) if details.exists() else []
     done = {row[0]: row for row in rows if _is_complete(row, parts[row[0]])}
     lost = frozenset(row[0] for row in rows if LOST in row[3] and row[0] not in done)
-    without = _without_details(done, parts, [output[0] for output in outputs])
+    without = _without_details(done, parts, list(map(itemgetter(0), outputs)))
     for name in without:
         del done[name]
     kept = {output[0]: output for output in outputs if original(_call_of(output[0])) in done}
@@ -149,11 +150,9 @@ def _without_details(
 
 
 def _is_complete(row: list[str], parts: Sequence[str]) -> bool:
-    verdicts = dict(zip(DIRECTIONS, row[1:3]))
-    directions = [part for part in parts if part in DIRECTIONS]
-    if directions and not all(verdicts[direction] for direction in directions):
-        return False
-    return not _is_to_be_tried(row[3])
+    verdicts = zip(DIRECTIONS, row[1:3])
+    lacks_verdict = any(direction in parts and not verdict for direction, verdict in verdicts)
+    return not lacks_verdict and not _is_to_be_tried(row[3])
 
 
 def _verdicts(row: list[str], parts: Sequence[str]) -> Iterator[tuple[str, VerdictRow]]:

@@ -6,6 +6,7 @@ The form is that of OASIS: Static Analysis Results Interchange Format, https://d
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -43,7 +44,7 @@ def write_answer(path: Path, answer: Answer) -> None:
 def to_sarif(answer: Answer) -> dict[str, Any]:
     """Return `answer` as a SARIF log: a result for each finding, and what was not judged as notifications."""
     answer = said(answer)
-    kinds = sorted({finding.kind for finding in answer.findings})
+    kinds = sorted(set(map(attrgetter("kind"), answer.findings)))
     driver = {
         "name": "pytest-msprobe",
         "version": version_of("pytest-msprobe"),

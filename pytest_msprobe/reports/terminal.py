@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
-from msprobe_collector.dump_format.values import counted
+from msprobe_collector.dump_format.values import counted, first_of, optional
+from pytest_msprobe.answers.words import wrap_words
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import EXPLAINED, LAW, Change, Figure, OutputRow, RowCounts, VerdictRow
 
@@ -61,15 +63,7 @@ def wrapped(text: str, width: int) -> list[str]:
     if not width:
         return [text]
     start = text[: len(text) - len(text.lstrip())]
-    return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=f"{start}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-        replace_whitespace=False,
-    ) or [""]
+    return wrap_words(text, width, subsequent_indent=f"{start}  ", replace_whitespace=False) or [""]
 
 
 def shortened(name: str, longest: int) -> str:
@@ -119,8 +113,7 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
     names = shown[0]
     longest = max(20, width - _width(shown[1:]) - len(_GAP))
     shown[0] = names._replace(cells=[shortened(name, longest) for name in names.cells])
-    padded = [column.padded() for column in shown]
-    return [f"{_GAP}{_GAP.join(line)}".rstrip() for line in zip(*padded)]
+    return [f"{_GAP}{_GAP.join(line)}".rstrip() for line in zip(*map(Column.padded, shown))]
 
 
 def _width(columns: Sequence[Column]) -> int:
@@ -161,7 +154,7 @@ class VerdictCounts(RowCounts):
             self._note_first(name, row, is_wrong=is_wrong)
         if is_wrong and row.rounding:
             far = row.rounding.partition("(")[2].partition(" times")[0]
-            self._unexplained.append(f"{name} {row.label}{f' ({far}x)' if far else ''}")
+            self._unexplained.append(f"{name} {row.label}{optional(' ({}x)', far)}")
         output = row.worst
         badness = output.badness[1] if output else math.inf
         entry = ((is_failed, is_wrong, badness), -self.judged, name, row, output)
@@ -185,18 +178,17 @@ class VerdictCounts(RowCounts):
             width: that tables have at most; 0 for that of a file.
             record: the one that the answer above names first, which is not named once more; "" for none.
         """
-        counts = ((word, self.outcomes[outcome]) for outcome, word in OUTCOME_WORDS.items())
-        shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
+        counts, words = self.outcomes, enumerate(OUTCOME_WORDS.items())
+        shown = [f"{counts[outcome]} {word}" for place, (outcome, word) in words if counts[outcome] or place < 3]
         yield Line(f"{', '.join(shown)} ({self.suite.item_noun})", self._colour)
-        yield from (Line(text, "red") for text in self._rounding_lines())
+        yield from self._rounding_lines()
         # The header names the engines: of one that gave every benchmark there is no more to say.
         is_in_header = len(self.benches) == 1 and next(iter(self.benches)).endswith(" float64")
         if verbosity >= 0 and not is_in_header:
             yield from (Line(f"benchmark {bench}: {count} judged") for bench, count in self.benches.most_common())
         if self.failed and not (record and self.failed.total() == 1):
-            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
-            more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
-            yield Line(f"failing {self.suite.group_noun}: {kinds}{more}", "red")
+            kinds = [f"{kind} ({count})" for kind, count in self.failed.most_common()]
+            yield Line(f"failing {self.suite.group_noun}: {first_of(kinds, _WORST)}", "red")
         if verbosity >= 0:
             if self._first is not None and self.failed.total() > 1 and self._first[2] != record:
                 yield Line(f"first in execution order: {self._first[1]}", "red")
@@ -232,21 +224,20 @@ class VerdictCounts(RowCounts):
         if self._first is None or key < self._first[0]:
             source = place.source.partition(", in ")[0]
             text = ", ".join(filter(None, (f"{name} {row.label}".rstrip(), source)))
-            self._first = key, text, f"{row.call}.{row.part}" if row.direction else row.call
+            self._first = key, text, row.record
 
-    def _rounding_lines(self) -> Iterator[str]:
+    def _rounding_lines(self) -> Iterator[Line]:
         """How many failures rounding explains, where a standard with fixed limits judged."""
         if not self.explained:
             return
         failed = self.failed.total()
-        shown = ", ".join(self._unexplained[:_NEAREST])
-        more = f" and {len(self._unexplained) - _NEAREST} more" if len(self._unexplained) > _NEAREST else ""
-        others = f", {failed - self.explained} not" if failed > self.explained else ""
-        if others and shown:
-            others += f": {shown}{more}"
-        yield (
+        others = optional(", {} not", failed - self.explained)
+        if others and self._unexplained:
+            others += f": {first_of(self._unexplained, _NEAREST)}"
+        yield Line(
             f"{failed} failed: {self.explained} explained by rounding{others}; "
-            "--msprobe-standard=backward-error passes those that rounding explains"
+            "--msprobe-standard=backward-error passes those that rounding explains",
+            "red",
         )
 
     def _worst_lines(self, width: int, *, is_verbose: bool) -> Iterator[Line]:
@@ -273,7 +264,7 @@ class VerdictCounts(RowCounts):
         for place, figure in enumerate(figures):
             cells = [_figure_text(output.figures.get(figure.name), figure) for output in outputs]
             columns.append(Column(figure.title.lower(), cells, is_number=True, can_go=4 - place if place else 0))
-        columns.append(Column("output", [_output_text(output) for output in outputs], can_go=1))
+        columns.append(Column("output", list(map(_output_text, outputs)), can_go=1))
         for place, line in enumerate(table(columns, width)):
             yield Line(line, "red" if has_failed and place else "", is_whole=True)
         if any(output.status == "pass" and output.ratio == 1 and output.max_ulp == 1 for output in outputs):
@@ -289,9 +280,7 @@ class VerdictCounts(RowCounts):
 
     def _figures(self, outputs: Iterable[OutputRow]) -> list[Figure]:
         """Those that say how far off an output is, then others, at most so many: those that any output has."""
-        names: set[str] = set()
-        for output in outputs:
-            names.update(name for name, value in output.figures.items() if value is not None)
+        names = set(chain.from_iterable(map(attrgetter("measured"), outputs)))
         severity = self.suite.severity_figures
         ranked = sorted(self.suite.figures, key=lambda figure: figure.name not in severity)
         return [figure for figure in ranked if figure.name in names][:3]
@@ -305,6 +294,4 @@ def _figure_text(value: float | None, figure: Figure) -> str:
 
 
 def _output_text(output: OutputRow) -> str:
-    dtype = f" {output.tested_dtype}" if output.tested_dtype else ""
-    shape = f" {list(output.shape)}" if output.shape else ""
-    return f"{output.label}{dtype}{shape}"
+    return f"{output.label}{optional(' {}', output.tested_dtype)}{optional(' {}', list(output.shape))}"

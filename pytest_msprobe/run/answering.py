@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from msprobe_collector.dump_format.manifest import StepError
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import optional, printable
 from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RowFacts, RunRows, file, with_findings, with_open
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.reports import sarif
@@ -74,8 +75,7 @@ class RunAnswering:
         self._shard = settings.shard
         self._is_strict = settings.is_strict
         self._unread: dict[str, str] = {}
-        self._answer: Answer | None = None
-        targets = [folder.path for folder in settings.folders] or suite.files
+        targets = list(map(attrgetter("path"), settings.folders)) or suite.files
         self.rows = RunRows(
             RowFacts(
                 suite=suite.name,
@@ -112,14 +112,13 @@ class RunAnswering:
 
     def why_partial(self, missing: int = 0) -> list[str]:
         """Why the rows are not those of all items, one reason each; `missing` did not run."""
-        reasons = []
-        if self._shard is not None:
-            reasons.append(f"shard {self._shard[0]}/{self._shard[1]}")
-        if selecting := [option for name, option in _SELECTING.items() if self._config.getoption(name, None)]:
-            reasons.append(f"{' and '.join(selecting)} left items out")
-        if missing:
-            reasons.append(f"it ended before {missing} of them")
-        return reasons
+        selecting = [option for name, option in _SELECTING.items() if self._config.getoption(name, None)]
+        reasons = (
+            self._shard and "shard {}/{}".format(*self._shard),
+            optional("{} left items out", " and ".join(selecting)),
+            optional("it ended before {} of them", missing),
+        )
+        return list(filter(None, reasons))
 
     def complete(
         self,
@@ -147,10 +146,10 @@ class RunAnswering:
             answer = structs.replace(answer, outcome="nothing judged")
             if untested := report.untested():
                 answer = with_open(answer, [Gap(kind="untested", reason=untested)])
-        findings = [_of_run("damaged", line) for line in self._unread.values()]
+        findings = list(map(_damaged, self._unread.values()))
         if unjudged is not None:
-            findings += [_ended(error) for _, error in unjudged.ended]
-            findings += [_of_run("damaged", line) for line in (*unjudged.lost(), *unjudged.damage)]
+            findings += map(_ended, unjudged.ended)
+            findings += map(_damaged, (*unjudged.lost(), *unjudged.damage))
             if compiled := dict.fromkeys(map(str, chain(*unjudged.compiled.values()))):
                 gap = Gap(kind="compiled", what=", ".join(compiled), count=len(compiled))
                 answer = with_open(answer, [gap])
@@ -165,7 +164,7 @@ class RunAnswering:
             first = answer.open[0]
             place = Place(record="", operation=first.what)
             answer = with_findings(answer, [Finding(kind="not judged", place=place, count=len(answer.open))])
-        return self.complete_with(answer)
+        return answer
 
     def _of_suite(self, report: SuiteReport) -> Answer:
         """The suite's own answer; where it cannot make one, what the rows say, and that it could not."""
@@ -176,21 +175,10 @@ class RunAnswering:
             failure = _of_run("run", f"internal error of pytest-msprobe while the answer was made: {where}")
             return with_findings(self.rows.answer(), [failure])
 
-    def complete_with(self, answer: Answer) -> Answer:
-        """Take the answer that counts at the end."""
-        self._answer = answer
-        return answer
-
-    @property
-    def answer(self) -> Answer:
-        """The answer; only once it is complete."""
-        assert self._answer is not None
-        return self._answer
-
-    def write(self, option: str) -> None:
+    def write(self, option: str, answer: Answer) -> None:
         """Write one of `files`. Raises OSError."""
         _, path, form = self.files[option]
-        form.write_answer(path, self.answer)
+        form.write_answer(path, answer)
 
 
 def _references(settings: Settings) -> Iterator[About]:
@@ -205,8 +193,13 @@ def _of_run(kind: str, detail: str) -> Finding:
     return Finding(kind=kind, confidence="proved", place=Place(record="", operation=""), detail=printable(detail))
 
 
-def _ended(error: StepError) -> Finding:
+def _damaged(line: str) -> Finding:
+    return _of_run("damaged", line)
+
+
+def _ended(ending: tuple[Path, StepError]) -> Finding:
     """A step that ended in an exception."""
+    error = ending[1]
     place = Place(record="", operation=error.kind, source=error.place)
     return Finding(kind="ended", confidence="proved", place=place, detail=error.message)
 

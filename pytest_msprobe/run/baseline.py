@@ -9,14 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.reports.baseline import (
-    Baseline,
-    BaselineCounts,
-    BaselineError,
-    KnownFailures,
-    read_baseline,
-)
+from msprobe_collector.dump_format.values import counted, optional, printable
+from pytest_msprobe.reports.baseline import Baseline, BaselineCounts, BaselineError, KnownFailures, read_baseline
 from pytest_msprobe.run.settings import RUN, Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.verdicts import VerdictRow
@@ -50,7 +44,7 @@ def _read(path: Path) -> Baseline:
 def baseline_header(settings: Settings, failures: KnownFailures | None) -> Iterator[str]:
     """The line above a run that is held to a baseline."""
     if failures is not None:
-        others = f", and {failures.elsewhere} of other dumps" if failures.elsewhere else ""
+        others = optional(", and {} of other dumps", failures.elsewhere)
         yield f"msprobe: baseline: {settings.baseline}: {counted(len(failures.known), 'known failures')}{others}"
 
 
@@ -68,11 +62,7 @@ class BaselineForWorkers:
         Raises:
             pytest.UsageError: it cannot be read, or is no baseline.
         """
-        baseline = _read(path)
-        failures = tuple(failure for failure in baseline.known if failure.suite == suite)
-        run = tuple(fault for fault in baseline.run if fault.suite == suite)
-        of_suite = msgspec.structs.replace(baseline, known=failures, run=run)
-        self._content: dict[str, Any] = msgspec.to_builtins(of_suite)
+        self._content: dict[str, Any] = msgspec.to_builtins(_read(path).of_suite(suite))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

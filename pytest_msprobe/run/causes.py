@@ -9,6 +9,7 @@ terminal's summary and counts, --lf, JUnit, pytest-html.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from pytest_msprobe.verdicts import Change, Outcome
 
 def causes_of(answer: Answer) -> list[Finding]:
     """The findings whose items fail: what a set-up explains is its consequence, and has no failure of its own."""
-    findings = [finding for finding in answer.findings if finding.id]
+    findings = list(filter(attrgetter("id"), answer.findings))
     return findings[:1] if findings and findings[0].kind in ("setting", "model") else findings
 
 
@@ -32,10 +33,10 @@ def outcomes_of(
     So are those of `excused`, with their reasons.
     """
     causes = causes_of(answer)
-    outcomes: dict[str, tuple[Outcome, str]] = {node_id: ("xfailed", why) for node_id, why in excused.items()}
+    reasons = dict(excused)
     if causes:
-        text = follows_from(causes[0])
-        outcomes |= dict.fromkeys(following, ("xfailed", text))
+        reasons |= dict.fromkeys(following, follows_from(causes[0]))
+    outcomes: dict[str, tuple[Outcome, str]] = {node_id: ("xfailed", why) for node_id, why in reasons.items()}
     return outcomes | {finding.id: ("failed", sentence_of(finding)) for finding in causes}
 
 
@@ -64,7 +65,8 @@ def settle(session: pytest.Session, outcomes: Mapping[str, tuple[Outcome, str]])
             changes[report.nodeid] = Change(before, after, text)
             if last_failed is not None:
                 last_failed.lastfailed.pop(report.nodeid, None)
-                last_failed.lastfailed.update({report.nodeid: True} if after == "failed" else {})
+                if after == "failed":
+                    last_failed.lastfailed[report.nodeid] = True
     return changes
 
 

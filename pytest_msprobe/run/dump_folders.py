@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from itertools import chain, repeat
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
 
     # A tensor folder can hold 100,000 files; it never holds a dump.json.
     for place, folders, files in os.walk(path, onerror=note_unreadable):
-        folders[:] = [name for name in folders if name != "dump_tensor_data" and not _fits(name, skipped)]
+        folders[:] = [name for name in folders if not any(map(fnmatch, repeat(name), ("dump_tensor_data", *skipped)))]
         here = Path(place)
         numbered += [here / name for name in folders if _family(name) is not None]
         for name in files:
@@ -80,10 +82,6 @@ def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
     content.dumps.sort(key=natural)
     content.without_dump = sorted(_without_dump(numbered, content), key=natural)
     return content
-
-
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _note(content: DumpFolder, file: Path) -> None:
@@ -100,7 +98,7 @@ def _note(content: DumpFolder, file: Path) -> None:
 
 
 def _without_dump(numbered: Sequence[Path], content: DumpFolder) -> Iterator[Path]:
-    holding = {folder for dump in content.dumps for folder in dump.parents}
+    holding = set(chain.from_iterable(map(attrgetter("parents"), content.dumps)))
     kinds = {(folder.parent, _family(folder.name)) for folder in numbered if folder in holding}
     for folder in numbered:
         if folder not in holding and (folder.parent, _family(folder.name)) in kinds:

@@ -140,7 +140,7 @@ class RecordItem(pytest.Item):
         item: RecordItem = cls.from_parent(parent, name=part)
         item.group, item.part = group, part
         run = item.config.stash[RUN]
-        item.own_markers += [run.mark(name) for name in run.suite.marks(item.record)]
+        item.own_markers += map(run.mark, run.suite.marks(item.record))
         return item
 
     @property
@@ -176,8 +176,7 @@ class RecordItem(pytest.Item):
         row = self._row(record, verdict, seconds=perf_counter() - started)
         known_failures, held = self.config.stash[RUN].known_failures, None
         if known_failures is not None:
-            is_wrong = verdict.status == "error" and not verdict.excuse
-            held = known_failures.hold(row, fails=is_wrong)
+            held = known_failures.hold(row, fails=verdict.status == "error" and not verdict.excuse)
         if held is not None:
             row = row.with_property(PROPERTY, held.as_property)
         self.stash[ROW] = row
@@ -234,16 +233,8 @@ class RecordItem(pytest.Item):
         return time_limit_seconds(run.settings.timeout_seconds, run.suite.cost(record.file, record.group))
 
     def _row(self, record: ItemRecord, verdict: Verdict, *, seconds: float) -> VerdictRow:
-        settings = self.config.stash[RUN].settings
-        return row_of(
-            self.nodeid,
-            record,
-            verdict,
-            suite=self.config.stash[SUITE],
-            seed=settings.values["seed"],
-            seconds=seconds,
-            host=gethostname(),
-        )
+        suite, seed, host = self.config.stash[SUITE], self.config.stash[RUN].settings.values["seed"], gethostname()
+        return row_of(self.nodeid, record, verdict, suite=suite, seed=seed, seconds=seconds, host=host)
 
 
 def read_ahead(item: pytest.Item, following: pytest.Item) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -41,10 +42,11 @@ def sections() -> Iterator[OptionSection]:
     yield OptionSection(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
     listed: set[str] = set()
     for entry in SUITES.values():
-        new = [option for option in entry.options if option.name not in listed]
-        shared = tuple(option for option in entry.options if option.name in listed)
-        yield OptionSection(entry.name, by_question(new), shared)
-        listed.update(option.name for option in new)
+        new, shared = list[Option](), list[Option]()
+        for option in entry.options:
+            (shared if option.name in listed else new).append(option)
+        yield OptionSection(entry.name, by_question(new), tuple(shared))
+        listed.update(map(attrgetter("name"), new))
 
 
 def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...]], ...]:
@@ -57,14 +59,10 @@ def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option with its ini twin."""
-    heads = [
-        "pytest-msprobe (python -m pytest_msprobe options: all of them)",
-        *["pytest-msprobe"] * len(OPTION_QUESTIONS),
-    ]
-    groups = {
-        key: parser.getgroup(f"msprobe-{key}", f"{head}: {title}")
-        for head, (key, title) in zip(heads, OPTION_QUESTIONS.items())
-    }
+    groups, head = {}, "pytest-msprobe (python -m pytest_msprobe options: all of them)"
+    for key, title in OPTION_QUESTIONS.items():
+        groups[key] = parser.getgroup(f"msprobe-{key}", f"{head}: {title}")
+        head = "pytest-msprobe"
     for option in (DUMP, CONFIG, *all_options()):
         if option.is_yaml_only:
             continue

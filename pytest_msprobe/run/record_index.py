@@ -56,7 +56,7 @@ class RecordIndex:
             return None
         file, group = place
         selected_parts = {other.rpartition("::")[2] for other in selected}
-        parts = tuple(part for part in group.parts if part in selected_parts)
+        parts = tuple(filter(selected_parts.__contains__, group.parts))
         record = ItemRecord(file, group, node_id.rpartition("::")[2], parts)
         attachment = self._suite.attachment_of_unjudged(record, "error", message)
         verdict = Verdict("error", message, device=device, attachment=attachment)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from msprobe_collector.dump_format.values import counted, printable
+from msprobe_collector.dump_format.values import counted, first_of, optional, printable
 from pytest_msprobe.answers import EXIT_CODES, Answer, RowFacts
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
@@ -145,7 +145,7 @@ class Unwritten:
     def end(self, option: str, error: Exception, name: str = "") -> None:
         """Note that writing ends at `name`, for good: what stands in the file before it is whole."""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        place = f" at {name}" if name else ""
+        place = optional(" at {}", name)
         self.problems.setdefault(option, f"{option}: writing stopped{place}: {reason}; the rows before it are intact")
         if name:
             self.add(name)
@@ -166,11 +166,9 @@ class Unwritten:
         """What ended, and what is missing."""
         yield from self.problems.values()
         if self._names:
-            first = next(iter(self._names))
-            more = f" and {len(self._names) - 1} more" if len(self._names) > 1 else ""
             yield (
-                f"not written: {first}{more}; make room and continue with --msprobe-resume=FILE, the file above whose "
-                f"rows are to be completed"
+                f"not written: {first_of(self._names, 1)}; make room and continue with --msprobe-resume=FILE, the file "
+                "above whose rows are to be completed"
             )
 
 
@@ -401,7 +399,7 @@ class ReportPlugin:
         if self.answer is not None:
             for option in self.answering.files:
                 with self._unwritten.watched(option):
-                    self.answering.write(option)
+                    self.answering.write(option, self.answer)
             junit: Any = session.config.pluginmanager.get_plugin("msprobe-junit-names")
             if junit is not None:
                 junit.tell(self.answer)
@@ -533,7 +531,7 @@ class ReportPlugin:
                 report.change(changes)
         self._tally.correct(changes)
         counts = {word: count for word, count in self._tally.outcomes.items() if count}
-        self.answer = self.answering.complete_with(structs.replace(self.answer, counts=counts))
+        self.answer = structs.replace(self.answer, counts=counts)
         return changes
 
     def _missing(self, session: pytest.Session) -> int:
@@ -585,15 +583,11 @@ def register_reports(
             raise pytest.UsageError(f"--html={page}: is a folder; name a file")
         from pytest_msprobe.reports.html import HtmlPage
 
-        report = reports.report
-        html = HtmlPage(
-            suite,
-            settings.html_passes,
-            lambda: [*report.findings(), *header()],
-            report.markup,
-            reports.names,
-            lambda: reports.answer,
-        )
+        def lines() -> list[str]:
+            return [*reports.report.findings(), *header()]
+
+        passes, markup, names = settings.html_passes, reports.report.markup, reports.names
+        html = HtmlPage(suite, passes, lines, markup, names, lambda: reports.answer)
         config.pluginmanager.register(html, "msprobe-html")
 
 

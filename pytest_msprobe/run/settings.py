@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,8 @@ from pytest_msprobe.suites.options import (
     Options,
     choice,
     flag,
+    new_file,
     option,
-    parse_new_file,
     parse_optional_path,
     parse_path,
     parse_shard,
@@ -87,19 +88,9 @@ class Settings(Options):
         question="write",
         is_common=True,
     )
-    jsonl: Path | None = option(
-        "FILE",
-        "write one JSON object per verdict into FILE, replacing an earlier one",
-        parse_new_file,
-        question="write",
-        is_common=True,
-    )
-    page: Path | None = option(
-        "FILE",
+    jsonl: Path | None = new_file("write one JSON object per verdict into FILE, replacing an earlier one")
+    page: Path | None = new_file(
         "write a page with summary, model, pictures and table of all verdicts into FILE, replacing an earlier one",
-        parse_new_file,
-        question="write",
-        is_common=True,
     )
     baseline: Path | None = option(
         "FILE",
@@ -109,20 +100,14 @@ class Settings(Options):
         is_path=True,
         is_common=True,
     )
-    diagnosis: Path | None = option(
-        "FILE",
+    diagnosis: Path | None = new_file(
         "write the answer of the run into FILE as JSON of at most 4 kB, replacing an earlier one: what is wrong, what "
         "was not judged, what to do next",
-        parse_new_file,
-        question="write",
-        is_common=True,
     )
-    sarif: Path | None = option(
-        "FILE",
+    sarif: Path | None = new_file(
         "write what is wrong into FILE as SARIF, which GitHub, GitLab and editors show beside the lines of a script, "
         "replacing an earlier one",
-        parse_new_file,
-        question="write",
+        is_common=False,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),
@@ -194,7 +179,7 @@ def read_settings(config: pytest.Config) -> Settings:
     values = {option.name: _value(option, config, yaml_values) for option in options}
     of_controller = getattr(config, "workerinput", {}).get("msprobe_dumps")
     folders, is_exclusive = ([], True) if of_controller else find_dumps(config, yaml_values)
-    named = of_controller or chain.from_iterable(folder.dumps for folder in folders)
+    named = of_controller or chain.from_iterable(map(attrgetter("dumps"), folders))
     dumps = tuple(dict.fromkeys(map(Path, named)))
     suite = _suite(values, dumps)
     of_suite = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite].options)}
@@ -219,8 +204,8 @@ def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
         return chosen
     named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
     by_option = [suite for name, suite in named.items() if values.get(name)]
-    names = {path.name for path in dumps}
-    by_files = [entry.name for entry in SUITES.values() if names and names <= set(entry.files)]
+    names = set(map(attrgetter("name"), dumps))
+    by_files = [entry.name for entry in SUITES.values() if names and names.issubset(entry.files)]
     try:
         return suite_name([*by_option, *by_files, DEFAULT][0])
     except ValueError as error:
@@ -292,7 +277,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
-    keys = ["dump", *(option.name for option in options)]
+    keys = ["dump", *map(attrgetter("name"), options)]
     for key in content:
         if key not in keys:
             near = get_close_matches(str(key), keys, n=1)
@@ -303,7 +288,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
 
 def _translated(content: dict[str, Any], name: str) -> dict[str, Any]:
     """`content` with the keys of a compare.json under the names that they have here; its paths start where we do."""
-    if not any(key in content for key in _COMPARED):
+    if _COMPARED.keys().isdisjoint(content):
         return content
     translated: dict[str, Any] = {}
     for key, value in content.items():
@@ -328,7 +313,7 @@ def _yaml_dumps(value: Any, path: Path) -> list[Path]:
         raise pytest.UsageError(
             f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {abbreviated(value)}"
         )
-    return [path.parent / name for name in names]
+    return list(map(path.parent.joinpath, names))
 
 
 def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list[DumpFolder], bool]:
@@ -341,7 +326,7 @@ def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list
     """
     named = config.getoption("msprobe_dump")
     in_yaml = yaml_values.get("dump")
-    paths = [config.invocation_params.dir / name for name in named or ()]
+    paths = list(map(config.invocation_params.dir.joinpath, named or ()))
     is_in_ini = not named and not (in_yaml and config.getoption("msprobe_config"))
     paths = paths or in_yaml or config.getini("msprobe_dump")
     return [_look(Path(os.path.abspath(path))) for path in paths], not is_in_ini
@@ -371,7 +356,7 @@ def names_a_dump(config: pytest.Config) -> bool:
         return True
     if any(config.getoption(f"msprobe_{name}") or config.getini(f"msprobe_{name}") for name in _NAMING):
         return True
-    return any(path.name == "dump.json" for path in named_paths(config))
+    return "dump.json" in map(attrgetter("name"), named_paths(config))
 
 
 def refuse_unknown_ini_keys(config: pytest.Config) -> None:
@@ -380,9 +365,10 @@ def refuse_unknown_ini_keys(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: there is one; the text has the nearest key.
     """
-    yaml_only = {option.key for option in all_options() if option.is_yaml_only}
+    yaml_only = filter(attrgetter("is_yaml_only"), all_options())
+    yaml_keys = set(map(attrgetter("key"), yaml_only))
     for key in sorted(config._get_unknown_ini_keys()):
-        if key in yaml_only:
+        if key in yaml_keys:
             raise pytest.UsageError(f"ini option {key}: is a key of the YAML file of --msprobe-config only")
         near = near_key(key, known_keys())
         if near is not None:

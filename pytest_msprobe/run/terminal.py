@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from msprobe_collector.dump_format.values import optional
 from pytest_msprobe.answers.answer import abridged
 from pytest_msprobe.answers.words import how_far
 from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
@@ -85,8 +86,8 @@ def width_of(terminal: pytest.TerminalReporter) -> int:
 
 def in_short(row: VerdictRow) -> str:
     """How wrong a failed record is, in a few words."""
-    worst = row.worst
-    if worst is None or worst.status != "error":
+    worst = row.worst_failure
+    if worst is None:
         return abridged(row.message.partition("\n")[0], _SHORT)
     return worst.pattern or how_far(worst.figures, worst.difference) or abridged(worst.message, _SHORT)
 
@@ -126,7 +127,7 @@ class Progress:
         passed = now - self._began
         self._next = now + max(PROGRESS_SECONDS, _PROGRESS_SHARE * passed)
         rest = passed * (total - self._done) / self._done
-        failed = f", {self._failed} failed" if self._failed else ""
+        failed = optional(", {} failed", self._failed)
         self._terminal.ensure_newline()
         if self._terminal._tw.width_of_current_line:  # under xdist it does not know of the dots that it has printed
             self._terminal._tw.line()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, filterfalse
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from pytest_msprobe.run.settings import Settings, known_keys, near_key, path_of
 from pytest_msprobe.suites.contract import Suite
 
 _MOST_LINES = 10
+_WITHOUT_DUMP = "holds no dump.json, and folders beside it do; dump it again, or name only those that have one"
+_COMPILED = "calls inside of compiled code are not in the dump"
 
 
 class Unjudged:
@@ -39,16 +42,9 @@ class Unjudged:
     @cached_property
     def damage(self) -> list[str]:
         """What of the dumps is not whole, one line each."""
-        without = chain.from_iterable(folder.without_dump for folder in self._folders)
-        lines = [
-            f"{path}: holds no dump.json, and folders beside it do; dump it again, or name only those that have one"
-            for path in without
-        ]
-        lines += [
-            f"{folder.path}: {folder.empty_run}; what lies there is of an earlier run"
-            for folder in self._folders
-            if folder.empty_run is not None
-        ]
+        lines = [f"{path}: {_WITHOUT_DUMP}" for folder in self._folders for path in folder.without_dump]
+        empty = [folder for folder in self._folders if folder.empty_run is not None]
+        lines += [f"{folder.path}: {folder.empty_run}; what lies there is of an earlier run" for folder in empty]
         for dump in self._suite.dumps():
             lines += dump.damage()
         return list(dict.fromkeys([*lines, *self._missing_ranks()]))
@@ -82,31 +78,28 @@ class Unjudged:
     @cached_property
     def notes(self) -> list[str]:
         """What belongs to another run, or takes no part, one line each."""
-        lines = [line for folder in self._folders for line in folder.others()]
-        lines += [dump.lost for dump in self._suite.dumps() if dump.lost]
-        lines += [
-            f"{path}: calls inside of compiled code are not in the dump: {', '.join(map(str, compiled))}; to judge "
-            "them, dump a run without torch.compile"
-            for path, compiled in self.compiled.items()
-        ]
+        lines = list(chain.from_iterable(map(DumpFolder.others, self._folders)))
+        lines += filter(None, map(attrgetter("lost"), self._suite.dumps()))
+        for path, compiled in self.compiled.items():
+            names = ", ".join(map(str, compiled))
+            lines.append(f"{path}: {_COMPILED}: {names}; to judge them, dump a run without torch.compile")
         return list(dict.fromkeys([*lines, *self._unasked(), *_variables(), *self._hooks()]))
 
     def header(self) -> Iterator[str]:
         """The lines above a run."""
-        yield from (f"msprobe: not whole: {line}" for line in _first(self.gaps))
-        yield from (f"msprobe: not judged: {line}" for line in _first(self.notes))
+        yield from map("msprobe: not whole: {}".format, _first(self.gaps))
+        yield from map("msprobe: not judged: {}".format, _first(self.notes))
 
     def fault(self) -> Iterator[str]:
         """Why the run is no success, as lines; none without a gap, and where nothing is run."""
         gaps = [*self.lost(), *self.gaps]
         if gaps and not self._config.option.collectonly:
             yield "not everything that was given could be judged, so this run is not a success:"
-            yield from (f"  {line}" for line in _first(gaps))
+            yield from map("  {}".format, _first(gaps))
 
     @property
     def _folders(self) -> list[DumpFolder]:
-        judged = [folder for folder in self._plain if not folder.holds_python]
-        return [*self._settings.folders, *judged]
+        return [*self._settings.folders, *filterfalse(attrgetter("holds_python"), self._plain)]
 
     def _unasked(self) -> Iterator[str]:
         """Dumps among the tests in a plain folder."""
@@ -143,5 +136,7 @@ def _variables() -> Iterator[str]:
 
 
 def _first(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - _MOST_LINES
-    return [*lines[:_MOST_LINES], *([f"and {more} more"] if more > 0 else [])]
+    shown = list(lines[:_MOST_LINES])
+    if len(lines) > _MOST_LINES:
+        shown.append(f"and {len(lines) - _MOST_LINES} more")
+    return shown

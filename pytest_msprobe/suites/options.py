@@ -132,6 +132,11 @@ def choice(words: Sequence[str], help: str, **more: Any) -> str:
     return option("|".join(words), help, one_of(*words), words[0], **more)
 
 
+def new_file(help: str, *, is_common: bool = True) -> Path | None:
+    """An option that names a file to write."""
+    return option("FILE", help, parse_new_file, question="write", is_common=is_common)
+
+
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 

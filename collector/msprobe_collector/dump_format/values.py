@@ -17,9 +17,10 @@ Bare NaN and Infinity in a JSON text, made readable for a strict parser.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from math import prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
@@ -180,6 +181,17 @@ def counted(count: int, nouns: str, verb: str = "") -> str:
         nouns = f"{first.removesuffix('s')}{of}{others}"
         verb = verb and _SINGULAR.get(verb, f"{verb}s")
     return " ".join(filter(None, (str(count), nouns, verb)))
+
+
+def optional(words: str, value: object) -> str:
+    """Return `words` with a value in their braces; "" for None, 0 and what is empty."""
+    return words.format(value) if value else ""
+
+
+def first_of(texts: Collection[str], most: int) -> str:
+    """Return `a, b and 4 more`, of which `most` are named."""
+    more = optional(" and {} more", max(0, len(texts) - most))
+    return f"{', '.join(islice(texts, most))}{more}"
 
 
 def abbreviated(value: Any) -> str:

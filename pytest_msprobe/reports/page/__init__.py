@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.resources import files
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def heat_of(suite: type[Suite], output: OutputRow | None) -> float | None:
     """How far off an output is, the larger the worse; None where that was not measured."""
     if output is None:
         return None
-    values = [output.figures.get(name) for name in suite.severity_figures]
-    measured = [value for value in values if value is not None]
+    figures = output.measured
+    measured = [figures[name] for name in suite.severity_figures if name in figures]
     if not measured:
         return None
     is_low_bad = any(figure.is_low_bad for figure in suite.figures if figure.name == suite.severity_figures[0])
@@ -135,7 +136,7 @@ class PageSection:
     def _facts(self) -> RowFacts:
         """What is known of the run beside its rows."""
         suite = self._suite
-        first: Mapping[str, Any] = self._runs[0] if self._runs else {}
+        first: Mapping[str, Any] = next(iter(self._runs), {})
         return RowFacts(
             suite=suite.name,
             item_noun=suite.item_noun,
@@ -157,7 +158,7 @@ class PageSection:
         slots = {dump: index for index, dump in enumerate(dumps)}
         # A run that continued a CSV pair has rows of before whose dump it does not know.
         names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.call_names_are_unique)
-        findings = [printable(line) for line in self._summary.lines()]
+        findings = list(map(printable, self._summary.lines()))
         answer = answer or self._answers.get(self._covered.number)
         # The rows of a run say themselves what all of them together say of one.
         levels: Mapping[tuple[str, str, str], str] = {}
@@ -178,8 +179,6 @@ class PageSection:
             outputs += outputs_of_row
             output_counts.append(len(outputs_of_row))
         suite = self._suite
-        figures = [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures]
-        slot_facts = [self._slot(dump, names) for dump in dumps]
         cells = [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells]
         is_bad = self._summary.is_bad or answer.outcome == "wrong"
         return {
@@ -188,14 +187,14 @@ class PageSection:
             "noun": suite.item_noun,
             "kinds": suite.group_noun,
             "measure": suite.severity_figures,
-            "figures": figures,
+            "figures": list(map(list, suite.figures)),
             "answer": self._tally.content(findings, is_bad=is_bad),
             "diagnosis": _shown(answer),
             "baseline": next(self._known.lines()).removeprefix("baseline: ") if self._known else "",
             "markup": self._summary.markup(),
             "pairs": self._summary.run_pairs(),
             "runs": self._runs,
-            "slots": slot_facts,
+            "slots": [self._slot(dump, names) for dump in dumps],
             "cells": cells,
             "rows": _transposed(rows),
             "counts": output_counts,
@@ -207,7 +206,7 @@ class PageSection:
         """What the rows of several runs amount to; what made one of these no success beside its rows still does."""
         self._all.facts = self._facts()
         answer = self._summary.answer(self._all)
-        faults = [fault for fault in self._faults if not self._all.is_known(fault)]
+        faults = list(filterfalse(self._all.is_known, self._faults))
         if answer.findings or not faults:
             return answer
         place = Place(record="", operation="")
@@ -295,7 +294,7 @@ def _shown(answer: Answer) -> dict[str, Any]:
     causes = content["findings"]
     for cause, finding in zip(causes, answer.findings):
         cause["sentence"] = sentence_of(finding)
-    content["about"] = [about_in_words(about) for about in answer.about]
+    content["about"] = list(map(about_in_words, answer.about))
     if len(causes) > _CAUSES:
         content |= {"findings": causes[:_CAUSES], "cut": {**content["cut"], "findings": len(causes) - _CAUSES}}
     return content
