@@ -461,12 +461,11 @@ class Debugger:
     def stop(self) -> None:
         """Collect no more until the next start(); what was collected is on disk then.
 
-        Gradients of what ran before still arrive until step(). A second one does nothing; without any start() before,
-        it warns.
+        Gradients of what ran before still arrive until step(). It warns where there was no start() at all.
         """
+        if not self._was_started:
+            logger.warning("stop() was called without start(): there is nothing to stop")
         if not self._is_started:
-            if not self._was_started:
-                logger.warning("stop() was called without start(): there is nothing to stop")
             return
         self._end_started()
         self._work.stop()
