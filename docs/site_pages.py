@@ -20,7 +20,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from pytest_msprobe.run.option_help import sections
+from pytest_msprobe.run.settings import sections
 from pytest_msprobe.suites.options import Option
 
 ROOT = Path(__file__).parents[1]

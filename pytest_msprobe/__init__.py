@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_msprobe.own_kernels.assertion import assert_rounding_only, rounding_of
+    from pytest_msprobe.own_kernels import assert_rounding_only, rounding_of
     from pytest_msprobe.own_kernels.judging import Rounding, UnusableReference
 
 __all__ = ["Rounding", "UnusableReference", "assert_rounding_only", "rounding_of"]
@@ -20,5 +20,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = "assertion" if name in ("assert_rounding_only", "rounding_of") else "judging"
-    return getattr(import_module(f"pytest_msprobe.own_kernels.{module}"), name)
+    module = "own_kernels" if name in ("assert_rounding_only", "rounding_of") else "own_kernels.judging"
+    return getattr(import_module(f"pytest_msprobe.{module}"), name)

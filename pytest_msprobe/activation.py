@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_msprobe.reports.junit import PropertyPlugin, are_read
+from pytest_msprobe.reports.other_tools import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
-from pytest_msprobe.run.answering import write_refusal
+from pytest_msprobe.run.answering import Unjudged, write_refusal
 from pytest_msprobe.run.baseline import BaselineForWorkers, baseline_header
 from pytest_msprobe.run.dump_folders import DumpFolder, judged_in, plain_folders
 from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.run.reporting import register_reports
 from pytest_msprobe.run.run import MARKERS, Run
 from pytest_msprobe.run.settings import RUN, SUITE, Settings, named_paths, path_of, read_settings
-from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
 from pytest_msprobe.support import place_of

@@ -17,8 +17,7 @@ support.install_finder()
 
 from pytest_msprobe.own_kernels import fixtures  # noqa: E402
 from pytest_msprobe.own_kernels.fixtures import rounding_only as rounding_only, rounding_seed as rounding_seed  # noqa: E402
-from pytest_msprobe.run.option_help import add_options, list_common_ini_keys  # noqa: E402
-from pytest_msprobe.run.settings import RUN, UNASKED  # noqa: E402
+from pytest_msprobe.run.settings import RUN, UNASKED, add_options, list_common_ini_keys  # noqa: E402  # noqa: E402
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -38,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, object, object]:
     """Refuse misspelt options with a suggestion, when conftest.py files have declared theirs."""
     result = yield
-    from pytest_msprobe.run.option_help import refuse_unknown_options
+    from pytest_msprobe.run.settings import refuse_unknown_options
 
     refuse_unknown_options(parser, args)
     return result

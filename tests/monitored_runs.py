@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.configuration.configuration import Configuration
+from msprobe_collector.configuration import Configuration
 from msprobe_collector.configuration.reader import read_configuration
 
 

@@ -8,11 +8,13 @@ PYTEST_DONT_REWRITE: pytest need not look for assertions here.
 
 from __future__ import annotations
 
+import logging
+
 from msprobe_collector.loading import loader_of
 
 _HOMES = {
     "DebuggerError": "debugger",
-    "ConfigurationError": "configuration.configuration",
+    "ConfigurationError": "configuration",
     "PrecisionDebugger": "mindspore",
     "GradientMonitor": "mindspore",
     "seed_all": "mindspore",
@@ -25,3 +27,6 @@ _HOMES = {
 
 __all__ = list(_HOMES)  # strings all
 __getattr__ = loader_of(__name__, _HOMES)
+
+
+logger = logging.getLogger("msprobe_collector")

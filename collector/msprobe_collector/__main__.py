@@ -15,9 +15,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from msprobe_collector import main_script
-from msprobe_collector.configuration.configuration import ConfigurationError
+from msprobe_collector.configuration import ConfigurationError
 from msprobe_collector.msprobe_names import MsprobeIsInstalled, install
+from msprobe_collector.recording import process
 
 _DESCRIPTION = (
     "Run a script of PyTorch or MindSpore, which needs no changes, and collect steps of it. A step begins with the "
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         install(in_its_place=options.in_its_place)
     except MsprobeIsInstalled as error:
         stand_in.error(str(error))
-    main_script.run(options.script, options.arguments, is_module=options.is_module)
+    process.run(options.script, options.arguments, is_module=options.is_module)
     return 0
 
 

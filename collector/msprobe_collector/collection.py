@@ -9,18 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration.configuration import Configuration, DumpSwitch, RowSlice
+from msprobe_collector import logger
+from msprobe_collector.configuration import Configuration, DumpSwitch, RowSlice
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework
-from msprobe_collector.log import logger
-from msprobe_collector.recording.folders import FolderInUseError, dumps_before, remove_dump_and_folders
+from msprobe_collector.recording.folders import (
+    ONLY_PROCESS,
+    FolderInUseError,
+    WrittenRun,
+    closing_lines,
+    dumps_before,
+    own_folder,
+    remove_dump_and_folders,
+)
 from msprobe_collector.recording.gradients import BackwardCall
 from msprobe_collector.recording.guard import ComputationFailed, Guard
 from msprobe_collector.recording.manifest import ManifestRecorder
+from msprobe_collector.recording.other_records import SavedValues
 from msprobe_collector.recording.recorder import Recorder
-from msprobe_collector.recording.saved_values import SavedValues
 from msprobe_collector.recording.session import Session
-from msprobe_collector.run_folder import ONLY_PROCESS, WrittenRun, closing_lines, own_folder
 
 #: Backwards that are kept before those that are complete are thrown out.
 _LEAST_UNFINISHED = 256

@@ -19,13 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
-from msprobe_collector.configuration.configuration import Configuration, Refusal, RowSlice
+from msprobe_collector import logger
+from msprobe_collector.configuration import Configuration, Refusal, RowSlice
 from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.framework import Framework
-from msprobe_collector.log import logger
+from msprobe_collector.recording.folders import prepare_dump_path, show_messages, write_empty_run
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
-from msprobe_collector.recording.script import is_failure
-from msprobe_collector.run_folder import prepare_dump_path, show_messages, write_empty_run
+from msprobe_collector.recording.process import is_failure
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,12 +6,13 @@ Where no variable begins with MSPROBE_, no package is looked for before the firs
 
 Of the collector, beside the public names of its packages and `dump_format`, an extension may use:
 
-- recording.guard (Activity, FaultLog, Guard) and recording.swaps (ApiTarget, Installation, MethodSwaps);
-- pytorch: checkpoints.RUN_BACKWARD, hyperparameters.group_settings, installation.is_searched, optimizers
-  (clipping_functions, gradient_of, is_inside), parameter_names.ParameterNames, script_state.outside;
-- mindspore: discovery (JitCalls, is_searched), hyperparameters (steps_done, update_groups), mindspore_internals
-  (communication_rank, graph_executors, is_graph_mode), tensor_values.mindspore_values;
-- main_script.run and loading.loader_of of msprobe_collector.
+- recording.guard (Activity, FaultLog, Guard), recording.process.run and recording.swaps (ApiTarget, Installation,
+  MethodSwaps);
+- pytorch: calls.is_searched, checkpoints.RUN_BACKWARD, optimizers (clipping_functions, gradient_of, group_settings,
+  is_inside), parameter_names.ParameterNames, threads_and_graphs.outside;
+- mindspore: discovery (JitCalls, is_searched), mindspore_internals (communication_rank, graph_executors,
+  is_graph_mode), optimizers (steps_done, update_groups), tensor_values.mindspore_values;
+- loading.loader_of of msprobe_collector.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msprobe_collector.configuration.configuration import Configuration, Refusal
+from msprobe_collector.configuration import Configuration, Refusal
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers.content import SharedContent
-from pytest_msprobe.answers.finding import Exact, Finding, Gap, NextStep, Reach
+from pytest_msprobe.answers.finding import Exact, Finding, Gap, NextStep, Reach, SharedContent
 from pytest_msprobe.verdicts import FigureWire
 
 #: Version of the schema: another one where a reader of this one would read wrongly. New keys do not change it.

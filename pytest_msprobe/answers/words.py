@@ -17,9 +17,8 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, optional, printable
 from pytest_msprobe.answers.answer import MOST_HEADLINE, About, Answer, Measure, abridged
-from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.answers.exact_words import exact_said
-from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
+from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Parted, Place, SharedContent, SourceCall
 
 #: Lines of a text of which no word is cut: paths and commands stay whole.
 wrap_words = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)

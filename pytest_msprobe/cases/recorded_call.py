@@ -17,10 +17,17 @@ import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Direction, Dump, parse_api_name
 from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
-from pytest_msprobe.apis.topics import adds_up_narrowly, random_api
-from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, Incoming
+from pytest_msprobe.apis.fact_table import adds_up_narrowly, random_api
+from pytest_msprobe.cases.call_run import (
+    OUTPUTS,
+    CallRun,
+    Incoming,
+    in_one_order,
+    index_metrics,
+    paired_gradients,
+    paired_outputs,
+)
 from pytest_msprobe.cases.inputs import drawn_arguments
-from pytest_msprobe.cases.outputs import in_one_order, index_metrics, paired_gradients, paired_outputs
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
 from pytest_msprobe.engines.protocol import (
     Array,

@@ -15,9 +15,16 @@ import numpy as np
 
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
-from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt, result_or_none
-from pytest_msprobe.cases.outputs import arrays_of, in_one_order
-from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
+from pytest_msprobe.cases.call_run import (
+    OUTPUTS,
+    CallRun,
+    CapturedError,
+    Incoming,
+    arrays_of,
+    attempt,
+    in_one_order,
+    result_or_none,
+)
 from pytest_msprobe.cases.perturbation import (
     RoundingPerturbation,
     accumulated_terms,
@@ -26,7 +33,7 @@ from pytest_msprobe.cases.perturbation import (
     has_jumped,
     label_tensors,
 )
-from pytest_msprobe.cases.products import Product, gradient_as_product, product_of_tensors
+from pytest_msprobe.cases.products import Product, gradient_as_product, norms_of_partial_sums, product_of_tensors
 from pytest_msprobe.cases.restricted_call import Restriction
 from pytest_msprobe.cases.row_answers import ROW_FUNCTIONS, WITH_EPSILON, row_call, row_deviations
 from pytest_msprobe.engines.protocol import (

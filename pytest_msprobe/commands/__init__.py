@@ -16,16 +16,18 @@ from pytest_msprobe.commands.common import print_lines
 from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import entry_points_of, left_out, text_of
 
-#: Our modules, in the order of help; commands of entry points stand behind them, by name.
-_MODULES = (
-    "diagnose package_files finished_runs baseline next_collection manifest options scalars selfcheck skill".split()
+#: What declares our commands, in the order of help; commands of entry points stand behind them, by name.
+_DECLARING = (
+    "diagnose.add_to package_files.add_to finished_runs.add_to finished_runs.add_baseline diagnose.add_next_collection "
+    "diagnose.add_manifest options.add_to finished_runs.add_scalars selfcheck.add_to package_files.add_skill".split()
 )
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all commands, and say on the error stream which of them, and which suites, cannot be had."""
-    for module in _MODULES:
-        import_module(f"{__name__}.{module}").add_to(commands)
+    for place in _DECLARING:
+        module, _, name = place.partition(".")
+        getattr(import_module(f"{__name__}.{module}"), name)(commands)
     refused = add_others(commands, entry_points_of("pytest_msprobe.commands"))
     print_lines((*REFUSED, *refused), sys.stderr)
 

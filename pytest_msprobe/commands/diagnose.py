@@ -1,8 +1,9 @@
-"""The command `diagnose`: one answer about a dump, or about two."""
+"""The commands on dumps: `diagnose`, and two parts of its answer alone, `manifest` and `next`."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -13,22 +14,32 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from msgspec import structs
+from msgspec.structs import asdict
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers import About, Answer, ArgumentDifference, Finding, Gap, NextStep, Place, with_findings
-from pytest_msprobe.answers.about import about_of
-from pytest_msprobe.answers.file import check_replaceable, to_json, write_answer
+from pytest_msprobe.answers.file import about_of, check_replaceable, to_json, write_answer
 from pytest_msprobe.answers.words import lines as lines_of
-from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
-from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
-from pytest_msprobe.diagnose.planning import PlannedRun, plan
-from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import (
+from pytest_msprobe.commands.common import CommandError, check_place, create, print_lines, stated_errors
+from pytest_msprobe.diagnose.looking import (
+    Holding,
+    look_at,
     looks_wrong,
     of_another_model,
+    of_one_model,
     set_up_differently,
     with_derivatives,
     with_suspicions,
+)
+from pytest_msprobe.diagnose.running import (
+    INTERRUPTED,
+    PlannedRun,
+    Ran,
+    StepRunner,
+    chosen,
+    command_of,
+    plan,
+    summed_up,
 )
 from pytest_msprobe.numerics.expected import Share
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
@@ -203,7 +214,7 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
 
 def _is_one_model(target: Holding, golden: Holding) -> bool:
     """Whether two runs compute with the same parameters, in other shapes or with another batch."""
-    from pytest_msprobe.suites.comparison.content.content import CommonContent
+    from pytest_msprobe.suites.comparison.content import CommonContent
     from pytest_msprobe.suites.comparison.sides import ComparedDump
 
     content = CommonContent.of(*(ComparedDump(side.dumps[0].path) for side in (target, golden)))
@@ -268,3 +279,77 @@ def _progress(talk: TextIO) -> Callable[[str], None]:
             talk.flush()
 
     return show
+
+
+def add_manifest(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "manifest",
+        help="say what differs between two runs before any number: settings, versions, weights, batch",
+        description="Compare the run.json that the collector wrote beside two dumps: optimizers, model, precision, "
+        "switches, versions, environment, batch, initial weights, random state; the most likely explanation of other "
+        "numbers first. Of one run: what it is made of, and what looks wrong in it. Exits with 0 when nothing differs "
+        "(or looks wrong), 1 when something does, 2 when a manifest cannot be read.",
+    )
+    parser.add_argument("target", metavar="DUMP", type=Path, help="folder of a run, step or rank, or a run.json")
+    parser.add_argument("golden", metavar="GOLDEN", type=Path, nargs="?", help="the same of the run to compare with")
+    parser.set_defaults(run=say_what_differs)
+
+
+def say_what_differs(arguments: argparse.Namespace) -> int:
+    """Print the differences; the exit code."""
+    from pytest_msprobe.manifests.text import lines_of_one, lines_of_two
+
+    if arguments.golden is None:
+        lines, code = lines_of_one(arguments.target)
+    else:
+        lines, code = lines_of_two(arguments.target, arguments.golden)
+    print_lines(lines)
+    return code
+
+
+def add_next_collection(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "next",
+        help="write the configurations that collect the tensors of suspects",
+        description="Write the config.json of both runs that collects the tensors of the calls which a comparison "
+        "without tensors suspects, and say how to prove it with them.",
+    )
+    parser.add_argument("diagnosis", metavar="FILE", type=Path, help="a file of --msprobe-diagnosis")
+    parser.add_argument(
+        "-o",
+        dest="file",
+        metavar="FILE",
+        type=Path,
+        default=Path("config.json"),
+        help="of the target; that of the golden run stands beside it as FILE with _golden; default: config.json",
+    )
+    parser.set_defaults(run=write_next)
+
+
+def write_next(arguments: argparse.Namespace) -> None:
+    """Write the configurations of the next collection, and say what to do with them.
+
+    Raises:
+        CommandError: the diagnosis is not what it should be, asks for nothing, or a file cannot be written.
+    """
+    from pytest_msprobe.suites.comparison.accounting.next_collection import read_next_collection
+
+    with stated_errors():
+        collection = read_next_collection(arguments.diagnosis)
+    if collection is None:
+        raise CommandError(f"{arguments.diagnosis}: suspects no call whose tensors would tell more")
+    target, folder = arguments.file, arguments.file.stem
+    files = {"target": target, "golden": target.with_name(f"{target.stem}_golden{target.suffix}")}
+    dumps = {side: f"{folder}_dumps/{side}" for side in files}
+    for side, file in files.items():
+        keys = {name: value for name, value in asdict(getattr(collection, side)).items() if value}
+        create(file, json.dumps({**keys, "dump_path": dumps[side]}, indent=2) + "\n")
+    command = f"pytest --msprobe-dump={dumps['target']} --msprobe-golden={dumps['golden']}"
+    sys.stdout.write(
+        f"{counted(len(collection.calls), 'calls')}: {', '.join(map(printable, collection.calls))}\n"
+        f"1. run the target again with PrecisionDebugger({str(files['target'])!r}), the golden run with "
+        f"PrecisionDebugger({str(files['golden'])!r})\n"
+        f"2. {command} --msprobe-diagnosis={folder}_diagnosis.json\n"
+    )

@@ -11,8 +11,7 @@ from difflib import get_close_matches
 from operator import attrgetter
 
 from pytest_msprobe.commands.common import CommandError, print_lines
-from pytest_msprobe.run.option_help import OptionSection, sections, suites_of
-from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
+from pytest_msprobe.run.settings import CONFIG, DUMP, OptionSection, all_options, sections, suites_of
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.registry import SUITES
 

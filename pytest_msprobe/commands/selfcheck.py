@@ -171,7 +171,7 @@ def _records(out: Path, step: int) -> int:
 
 def _digits(dump: Path) -> str:
     from msprobe_collector.dump_format.manifest import MANIFEST_FILE, read_manifest
-    from pytest_msprobe.manifests.rounded_operands import digits
+    from pytest_msprobe.manifests.alone import digits
 
     return digits(read_manifest(min(dump.rglob(MANIFEST_FILE))))
 

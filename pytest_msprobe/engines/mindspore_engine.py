@@ -25,9 +25,7 @@ from typing import Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
-from pytest_msprobe.engines.fitting import is_misfit
-from pytest_msprobe.engines.mindspore_memory import give_pool_back
-from pytest_msprobe.engines.process import DeviceFailure, add_pool, load_framework, restore_subnormals
+from pytest_msprobe.engines.process import DeviceFailure, add_pool, give_pool_back, load_framework, restore_subnormals
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -49,7 +47,7 @@ from pytest_msprobe.engines.protocol import (
     padded_incoming,
     plain_argument,
 )
-from pytest_msprobe.engines.torch_map.bindings import missing_attributes
+from pytest_msprobe.engines.torch_bindings import is_misfit, missing_attributes
 from pytest_msprobe.support import how_to_install, is_installed
 
 #: API types of MSAdapter, which passes calls on to functions of mint of the same names and arguments.

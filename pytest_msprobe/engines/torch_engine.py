@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.fact_table import writes_in_place
-from pytest_msprobe.engines.fitting import is_misfit
 from pytest_msprobe.engines.process import DeviceFailure, load_framework, npu_function, use_npu
 from pytest_msprobe.engines.protocol import (
     CHANGED,
@@ -38,7 +37,7 @@ from pytest_msprobe.engines.protocol import (
     plain_argument,
 )
 from pytest_msprobe.engines.slices import FEWEST_SLICED, run_sliced
-from pytest_msprobe.engines.torch_map.bindings import MissingAttributes, MissingInTorch, NoCounterpart, lookup
+from pytest_msprobe.engines.torch_bindings import MissingAttributes, MissingInTorch, NoCounterpart, is_misfit, lookup
 from pytest_msprobe.support import how_to_install, is_installed
 
 if TYPE_CHECKING:
@@ -387,7 +386,7 @@ class TorchEngine:
 
     @cached_property
     def _roots(self) -> dict[str, object]:
-        from pytest_msprobe.engines.torch_map import adapters
+        from pytest_msprobe.engines import adapters
 
         return {"torch": self._torch, "adapters": adapters}
 

@@ -27,8 +27,7 @@ from msprobe_collector.dump_format.writing.encoding import (
 from msprobe_collector.dump_format.writing.files import GrowingFile, quoted, write_npy
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from pytest_msprobe.engines.protocol import Array, NumpyArgument, Output
-from pytest_msprobe.evidence.evidence import Evidence, dump_folder, file_stem
-from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
+from pytest_msprobe.evidence import Evidence, EvidenceFolder, dump_folder, file_stem, make_folder, write_file
 
 
 class Recording:

@@ -26,9 +26,16 @@ from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
 from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, leaves
-from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
-from pytest_msprobe.evidence.evidence import BothResults, Evidence, dump_folder, file_stem
-from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
+from pytest_msprobe.engines.torch_bindings import NoCounterpart, lookup
+from pytest_msprobe.evidence import (
+    BothResults,
+    Evidence,
+    EvidenceFolder,
+    dump_folder,
+    file_stem,
+    make_folder,
+    write_file,
+)
 from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.verdicts import Verdict
 

@@ -25,8 +25,20 @@ from pytest_msprobe.manifests.pairing import (
     tensors_of,
     unwrapped,
 )
-from pytest_msprobe.manifests.value import MODE, ManifestDifference, difference_of, of_other_step
-from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, numbers, shown, shown_of, switched
+from pytest_msprobe.manifests.value import (
+    MODE,
+    ManifestDifference,
+    as_mapping,
+    cut,
+    difference_of,
+    last_name,
+    names,
+    numbers,
+    of_other_step,
+    shown,
+    shown_of,
+    switched,
+)
 
 __all__ = ["ManifestDifference", "differences"]
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
 from msprobe_collector.dump_format.values import counted, optional
 from pytest_msprobe.manifests.pairing import common_names, differing_values, same_settings
-from pytest_msprobe.manifests.value import ManifestDifference, difference_of
-from pytest_msprobe.manifests.wording import last_name, names, shown, together
+from pytest_msprobe.manifests.value import ManifestDifference, difference_of, last_name, names, shown, together
 
 #: How likely a setting explains other numbers: little where it chooses an implementation.
 _LIKELIHOODS = {

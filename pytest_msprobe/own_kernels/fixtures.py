@@ -92,7 +92,7 @@ def rounding_only(request: pytest.FixtureRequest, rounding_seed: int) -> Callabl
             AssertionError: it is off by more than rounding.
         """
         __tracebackhide__ = True
-        from pytest_msprobe.own_kernels.assertion import rounding_of
+        from pytest_msprobe.own_kernels import rounding_of
 
         rounding = rounding_of(actual, reference, *inputs, **{"seed": rounding_seed, **options})
         row = rounding.row

@@ -17,13 +17,12 @@ import numpy as np
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, dtype_of_array
 from msprobe_collector.dump_format.values import optional
-from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
+from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, paired_gradients
 from pytest_msprobe.cases.case import Case
-from pytest_msprobe.cases.outputs import paired_gradients
+from pytest_msprobe.cases.inputs import GradientPairing
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns, operand_roundoff
 from pytest_msprobe.engines import protocol
 from pytest_msprobe.engines.protocol import CHANGED, Array, Engine, Output, Unsupported, leaves, output_label
-from pytest_msprobe.engines.recorded import GradientPairing
 from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Times
 from pytest_msprobe.numerics.indices import check_indices

@@ -1,4 +1,5 @@
-"""The CSV pair: one row per API call in the result file, one per output in the details file.
+"""The CSV pair: one row per API call in the result file, one per output in the details file; and
+reports of suites that write one such table.
 
 Names, columns, order, encoding and vocabulary are those of the existing tool, so that scripts that read its files read
 ours: UTF-8 with a byte order mark, CRLF, times in the local zone.
@@ -9,14 +10,15 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msprobe_collector.dump_format.values import printable_lines
+from pytest_msprobe.suites.contract import SuiteReport
 from pytest_msprobe.verdicts import OutputRow, Status, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -176,3 +178,39 @@ def new_files(folder: Path, *stems: str) -> list[TextIOWrapper]:
 def _opened(path: Path, mode: Literal["a", "w"], encoding: str) -> TextIOWrapper:
     # backslashreplace: a path in a message may hold bytes that are not text; they must not cost the row.
     return open(path, mode, encoding=encoding, errors="backslashreplace", newline="")
+
+
+class TableReport(SuiteReport):
+    """Writes `{stem}_{time}.csv`, flushed row by row, and shows what the summary says.
+
+    Attributes:
+        stem: of the name of the file.
+        columns: its first row.
+    """
+
+    stem: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]
+
+    def __init__(self, out: Path) -> None:
+        """Write into the folder `out`; the file is made when the first row comes."""
+        self._out = out
+        self._table: TextIOWrapper | None = None
+
+    def write(self, rows: Iterable[Iterable[Any]]) -> None:
+        """Write some rows, with texts that no spreadsheet takes for formulas. Raises OSError."""
+        if self._table is None:
+            (self._table,) = new_files(self._out, self.stem)
+            csv.writer(self._table).writerow(self.columns)
+        for cells in rows:
+            csv.writer(self._table).writerow(map(neutral, cells))
+        self._table.flush()
+
+    def finish(self) -> None:
+        """Close the file."""
+        if self._table is not None:
+            self._table.close()
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """Name the file, once there is a row."""
+        if self._table is not None:
+            yield "results", Path(self._table.name)

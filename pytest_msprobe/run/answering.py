@@ -3,26 +3,154 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from functools import cached_property
+from itertools import chain, filterfalse
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from msgspec import structs
 
-from msprobe_collector.dump_format.manifest import StepError
-from msprobe_collector.dump_format.values import optional, printable
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.manifest import CompiledCode, StepError
+from msprobe_collector.dump_format.values import counted, optional, printable
 from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RowFacts, RunRows, file, with_findings, with_open
-from pytest_msprobe.answers.about import about_of
-from pytest_msprobe.reports import sarif
-from pytest_msprobe.run.settings import ENDED, Settings
-from pytest_msprobe.run.unjudged import Unjudged
+from pytest_msprobe.answers.file import about_of
+from pytest_msprobe.answers.words import follows_from, sentence_of
+from pytest_msprobe.reports import other_tools
+from pytest_msprobe.run.dump_folders import DumpFolder
+from pytest_msprobe.run.settings import ENDED, Settings, known_keys, near_key, path_of
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
-from pytest_msprobe.verdicts import RowCounts
+from pytest_msprobe.verdicts import Change, Outcome, RowCounts
+
+_MOST_LINES = 10
+_WITHOUT_DUMP = "holds no dump.json, and folders beside it do; dump it again, or name only those that have one"
+_COMPILED = "calls inside of compiled code are not in the dump"
+
+
+class Unjudged:
+    """What is left out of a run, asked on the process that writes."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, suite: Suite, plain: Sequence[DumpFolder]) -> None:
+        """For a run of `suite`; `plain` are the folders among the plain arguments."""
+        self._config = config
+        self._settings = settings
+        self._suite = suite
+        self._plain = plain
+
+    @cached_property
+    def gaps(self) -> list[str]:
+        """What is missing of the dumps, one line each: a run with one is no success."""
+        ended = (f"{path}: the step ended in {error}: what would follow it is missing" for path, error in self.ended)
+        return [*self.damage, *ended]
+
+    @cached_property
+    def damage(self) -> list[str]:
+        """What of the dumps is not whole, one line each."""
+        lines = [f"{path}: {_WITHOUT_DUMP}" for folder in self._folders for path in folder.without_dump]
+        empty = [folder for folder in self._folders if folder.empty_run is not None]
+        lines += [f"{folder.path}: {folder.empty_run}; what lies there is of an earlier run" for folder in empty]
+        for dump in self._suite.dumps():
+            lines += dump.damage()
+        return list(dict.fromkeys([*lines, *self._missing_ranks()]))
+
+    def _missing_ranks(self) -> Iterator[str]:
+        """Steps in the given folders that lack dumps of ranks; none where the folders of ranks were given."""
+        steps: dict[Path, tuple[list[int], set[int | None]]] = {}
+        for dump in self._suite.dumps():
+            slot, step = Slot.of(dump.path), dump.path.parent.parent
+            if slot.rank is not None and any(step.is_relative_to(folder.path) for folder in self._folders):
+                steps.setdefault(step, (dump.ranks_of_step(), set()))[1].add(slot.rank)
+        for step, (expected, there) in steps.items():
+            missing = [rank for rank in expected if rank not in there]
+            if missing:
+                named = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+                yield (
+                    f"{counted(len(missing), 'ranks', 'are')} missing of {len(expected)} ({named}) in {step}; to judge "
+                    "the others alone, name their folders"
+                )
+
+    @cached_property
+    def compiled(self) -> dict[Path, tuple[CompiledCode, ...]]:
+        """Functions and layers that ran as compiled code, by the dump.json of the step."""
+        return {dump.path: dump.compiled for dump in self._suite.dumps() if dump.compiled}
+
+    @cached_property
+    def ended(self) -> list[tuple[Path, StepError]]:
+        """The exceptions that ended steps, with the dump.json of each step."""
+        return [(dump.path, dump.ended_in) for dump in self._suite.dumps() if dump.ended_in is not None]
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What belongs to another run, or takes no part, one line each."""
+        lines = list(chain.from_iterable(map(DumpFolder.others, self._folders)))
+        lines += filter(None, map(attrgetter("lost"), self._suite.dumps()))
+        for path, compiled in self.compiled.items():
+            names = ", ".join(map(str, compiled))
+            lines.append(f"{path}: {_COMPILED}: {names}; to judge them, dump a run without torch.compile")
+        return list(dict.fromkeys([*lines, *self._unasked(), *_variables(), *self._hooks()]))
+
+    def header(self) -> Iterator[str]:
+        """The lines above a run."""
+        yield from map("msprobe: not whole: {}".format, _first(self.gaps))
+        yield from map("msprobe: not judged: {}".format, _first(self.notes))
+
+    def fault(self) -> Iterator[str]:
+        """Why the run is no success, as lines; none without a gap, and where nothing is run."""
+        gaps = [*self.lost(), *self.gaps]
+        if gaps and not self._config.option.collectonly:
+            yield "not everything that was given could be judged, so this run is not a success:"
+            yield from map("  {}".format, _first(gaps))
+
+    @property
+    def _folders(self) -> list[DumpFolder]:
+        return [*self._settings.folders, *filterfalse(attrgetter("holds_python"), self._plain)]
+
+    def _unasked(self) -> Iterator[str]:
+        """Dumps among the tests in a plain folder."""
+        for folder in self._plain:
+            unasked = [dump for dump in folder.dumps if dump not in self._suite.files]
+            if folder.holds_python and unasked:
+                others = f" and {counted(len(unasked) - 1, 'more dumps')}" if len(unasked) > 1 else ""
+                yield (
+                    f"{unasked[0]}{others} in {folder.path}, which "
+                    f"holds tests; to judge dumps there, name them with --msprobe-dump=PATH"
+                )
+
+    def lost(self) -> Iterator[str]:
+        """Dumps that were given and that pytest was told not to collect."""
+        paths = [path_of(self._config, argument) for argument in self._config.args]
+        for root in self._suite.roots:
+            if not any(path.is_relative_to(root) or root.is_relative_to(path) for path in paths):
+                yield f"{root}: another plugin has replaced the arguments of pytest; leave out its option"
+
+    def _hooks(self) -> Iterator[str]:
+        """A conftest.py in the folder where pytest was started, and which it does not load."""
+        path = self._config.invocation_params.dir / "conftest.py"
+        is_off = getattr(self._config.known_args_namespace, "noconftest", False)
+        if path.is_file() and not is_off and not self._config.pluginmanager.has_plugin(str(path)):
+            yield f"{path}: pytest loads only those above its arguments; name the dump with --msprobe-dump=PATH instead"
+
+
+def _variables() -> Iterator[str]:
+    """Environment variables that look like options, which pytest reads from PYTEST_ADDOPTS only."""
+    for name in sorted(os.environ):
+        plain = name.removeprefix("PYTEST_")
+        if plain.startswith("MSPROBE_") and (near := near_key(plain, known_keys(), cutoff=0.85)):
+            yield f"environment variable {name}: options are not read from there; see {near} in the ini file"
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    shown = list(lines[:_MOST_LINES])
+    if len(lines) > _MOST_LINES:
+        shown.append(f"and {len(lines) - _MOST_LINES} more")
+    return shown
+
 
 #: Options that name what the judged dumps are held to.
 _SIDES = ("gradients", "golden", "logical", "exact")
@@ -30,7 +158,7 @@ _SIDES = ("gradients", "golden", "logical", "exact")
 _SELECTING = {"keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf"}
 
 #: The files of an answer: option that names it, title and form.
-_FORMS = (("diagnosis", "answer", file), ("sarif", "SARIF", sarif))
+_FORMS = (("diagnosis", "answer", file), ("sarif", "SARIF", other_tools))
 
 
 def write_refusal(config: pytest.Config, reason: str) -> None:
@@ -207,3 +335,75 @@ def _ended(ending: tuple[Path, StepError]) -> Finding:
 def _shown(config: pytest.Config, settings: Settings) -> str:
     """The file of the answer as it was given, "" without one."""
     return str(config.getoption("msprobe_diagnosis") or settings.diagnosis or "")
+
+
+# An item is judged alone, when the records that come after it, and perhaps those before it, are
+# not known. Once all rows are in, the item of a cause may have been reported as passed, skipped,
+# or as inheriting a difference, and what follows from it as failed. The reports become what they
+# are before pytest and other plugins write what they keep of them: the terminal's summary and
+# counts, --lf, JUnit, pytest-html.
+
+
+def causes_of(answer: Answer) -> list[Finding]:
+    """The findings whose items fail: what a set-up explains is its consequence, and has no failure of its own."""
+    findings = list(filter(attrgetter("id"), answer.findings))
+    return findings[:1] if findings and findings[0].kind in ("setting", "model") else findings
+
+
+def outcomes_of(
+    answer: Answer, following: Collection[str], excused: Mapping[str, str]
+) -> dict[str, tuple[Outcome, str]]:
+    """What items are, and why, by node id: those of causes fail, and those of `following` are expected to.
+
+    So are those of `excused`, with their reasons.
+    """
+    causes = causes_of(answer)
+    reasons = dict(excused)
+    if causes:
+        reasons |= dict.fromkeys(following, follows_from(causes[0]))
+    outcomes: dict[str, tuple[Outcome, str]] = {node_id: ("xfailed", why) for node_id, why in reasons.items()}
+    return outcomes | {finding.id: ("failed", sentence_of(finding)) for finding in causes}
+
+
+def settle(session: pytest.Session, outcomes: Mapping[str, tuple[Outcome, str]]) -> dict[str, Change]:
+    """Make the reports of a session at its end what the whole run shows; the changes, by node id.
+
+    Args:
+        session: before others write what they keep of its reports.
+        outcomes: what items are, and why, by node id.
+    """
+    manager = session.config.pluginmanager
+    terminal: Any = manager.get_plugin("terminalreporter")
+    last_failed: Any = manager.get_plugin("lfplugin")
+    changes: dict[str, Change] = {}
+    for before in _BEFORE if terminal is not None else ():
+        reports = terminal.stats.get(before, [])
+        for report in [report for report in reports if getattr(report, "nodeid", "") in outcomes]:
+            after, text = outcomes[report.nodeid]
+            # What passes or is skipped inherits nothing that fails.
+            if after == before or report.nodeid in changes or (after == "xfailed" and before != "failed"):
+                continue
+            reports.remove(report)
+            terminal.stats.setdefault(after, []).append(report)
+            _become(report, after, text)
+            session.testsfailed += 1 if after == "failed" else -1
+            changes[report.nodeid] = Change(before, after, text)
+            if last_failed is not None:
+                last_failed.lastfailed.pop(report.nodeid, None)
+                if after == "failed":
+                    last_failed.lastfailed[report.nodeid] = True
+    return changes
+
+
+#: Lists of the terminal whose reports may become others.
+_BEFORE: tuple[Outcome, ...] = ("xfailed", "passed", "skipped", "failed")
+
+
+def _become(report: pytest.TestReport, outcome: Outcome, text: str) -> None:
+    report.longrepr = text
+    if outcome == "failed":
+        report.outcome = "failed"
+        report.__dict__.pop("wasxfail", None)
+    else:
+        report.outcome = "skipped"
+        report.wasxfail = text

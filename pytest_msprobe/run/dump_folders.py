@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format.dump import RANK, STEP, natural
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, is_of_kernel_dump
 from msprobe_collector.dump_format.manifest import EmptyRun, empty_run_of
-from msprobe_collector.dump_format.old_files import old_file_in
+from msprobe_collector.dump_format.unread_files import NOT_READ, is_of_kernel_dump, old_file_in
 from pytest_msprobe.suites.registry import FILES
 
 _DUMP = "dump.json"

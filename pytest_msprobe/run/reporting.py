@@ -20,14 +20,11 @@ from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.run.answering import RunAnswering
+from pytest_msprobe.run.answering import RunAnswering, Unjudged, outcomes_of, settle
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
-from pytest_msprobe.run.causes import outcomes_of, settle
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import ENDED, ENDED_IN_WORKER, Settings
-from pytest_msprobe.run.summary import RunSummary
-from pytest_msprobe.run.terminal import Progress, in_short, limited_failures
-from pytest_msprobe.run.unjudged import Unjudged
+from pytest_msprobe.run.terminal import Progress, RunSummary, in_short, limited_failures
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import Change, VerdictRow
@@ -575,7 +572,7 @@ def register_reports(
     if config.getoption("durations") is None:
         config.pluginmanager.register(PassedPhaseReports(), "msprobe-passed-phase-reports")
     if config.getoption("xmlpath", None):
-        from pytest_msprobe.reports.junit import JUnitNames
+        from pytest_msprobe.reports.other_tools import JUnitNames
 
         config.pluginmanager.register(JUnitNames(), "msprobe-junit-names")
     if page := config.getoption("htmlpath", None):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
-from pytest_msprobe.reports.junit import case_name
+from pytest_msprobe.reports.other_tools import case_name
 from pytest_msprobe.run.baseline import known_failures
 from pytest_msprobe.run.nodes import GroupNode, RecordFile, RecordFolder, RecordItem, records_among
 from pytest_msprobe.run.settings import Settings

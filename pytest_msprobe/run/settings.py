@@ -7,8 +7,9 @@ which pytest's stashes hold our state stand here as well: a project without dump
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
@@ -22,6 +23,7 @@ from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
 from pytest_msprobe.suites.options import (
+    OPTION_QUESTIONS,
     Option,
     Options,
     choice,
@@ -38,6 +40,7 @@ from pytest_msprobe.suites.registry import AUTO, DEFAULT, SUITES, suite_name, su
 if TYPE_CHECKING:
     from pytest_msprobe.suites.contract import Suite
     from pytest_msprobe.verdicts import Status, VerdictRow
+
 
 #: The `run.Run` of this process, which knows nodes and settings; unset in a run that has nothing to judge.
 RUN: pytest.StashKey[Any] = pytest.StashKey()
@@ -399,3 +402,106 @@ def named_paths(config: pytest.Config) -> list[Path]:
 def path_of(config: pytest.Config, argument: str) -> Path:
     """The absolute path in a plain argument, which may go on with a node id."""
     return Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0]))
+
+
+# `pytest --help` lists the options that most runs need. All others work the same way on the
+# command line, in ini files and in YAML; `python -m pytest_msprobe options` lists all.
+
+
+#: Of several suites' options, what the section of those of every suite is called.
+EVERY_SUITE = "every suite"
+
+
+@dataclass(frozen=True)
+class OptionSection:
+    """The options of a suite.
+
+    Attributes:
+        title: name of the suite, or `EVERY_SUITE`.
+        questions: what options are about, and those that are, in the order of lists; none is empty.
+        shared: options of this suite that stand in an earlier section.
+    """
+
+    title: str
+    questions: tuple[tuple[str, tuple[Option, ...]], ...]
+    shared: tuple[Option, ...] = ()
+
+
+def sections() -> Iterator[OptionSection]:
+    """All options, each once: those of every suite, then by the first suite that has them."""
+    yield OptionSection(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
+    listed: set[str] = set()
+    for entry in SUITES.values():
+        new, shared = list[Option](), list[Option]()
+        for declared in entry.options:
+            (shared if declared.name in listed else new).append(declared)
+        yield OptionSection(entry.name, by_question(new), tuple(shared))
+        listed.update(map(attrgetter("name"), new))
+
+
+def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...]], ...]:
+    """What these options are about, and the options that are, in the order of `OPTION_QUESTIONS`."""
+    by_key: dict[str, list[Option]] = {key: [] for key in OPTION_QUESTIONS}
+    for declared in options:
+        by_key[declared.question].append(declared)
+    return tuple((OPTION_QUESTIONS[key], tuple(chosen)) for key, chosen in by_key.items() if chosen)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option with its ini twin."""
+    groups, head = {}, "pytest-msprobe (python -m pytest_msprobe options: all of them)"
+    for key, title in OPTION_QUESTIONS.items():
+        groups[key] = parser.getgroup(f"msprobe-{key}", f"{head}: {title}")
+        head = "pytest-msprobe"
+    for declared in (DUMP, CONFIG, *all_options()):
+        if declared.is_yaml_only:
+            continue
+        kind: dict[str, Any] = {"metavar": declared.metavar}
+        if declared.bare:
+            kind = {"action": "store_const", "const": declared.bare}
+        if declared.is_list or declared is DUMP:
+            kind["action"] = "append"
+        # argparse formats help.
+        shown = help_of(declared).replace("%", "%%") if declared.is_common else argparse.SUPPRESS
+        groups[declared.question].addoption(declared.flag, help=shown, **kind)
+        if declared is DUMP:
+            parser.addini(declared.key, f"as {declared.flag}", type="paths", default=[])
+        else:
+            parser.addini(declared.key, f"as {declared.flag}", default="")
+
+
+def help_of(declared: Option) -> str:
+    """One line: what the option does, which suites honour it, and its default."""
+    return f"{declared.help} ({', '.join(suites_of(declared))}; default: {declared.default or 'none'})"
+
+
+def suites_of(declared: Option) -> list[str]:
+    """The suites that honour an option, or `EVERY_SUITE`."""
+    if declared is DUMP:
+        return [name for name in SUITES if name != "gradients"]
+    return suites_with(declared.name) or [EVERY_SUITE]
+
+
+def list_common_ini_keys(config: pytest.Config) -> None:
+    """Leave out of `--help`, which lists all keys of ini files, those of options that it does not list."""
+    listed: dict[str, Any] = getattr(config._parser, "_inidict", {})  # nothing public says what is listed
+    for declared in all_options():
+        if not declared.is_common:
+            listed.pop(declared.key, None)
+
+
+def refuse_unknown_options(parser: pytest.Parser, arguments: Sequence[str]) -> None:
+    """Refuse an argument that is meant as one of our options and misspelt, which pytest refuses without a suggestion.
+
+    Raises:
+        pytest.UsageError: there is one; the text has the nearest option.
+    """
+    if not any(argument.lower().startswith("--m") for argument in arguments):
+        return
+    _, unknown = parser.parse_known_and_unknown_args(arguments)
+    for argument in unknown:
+        name = argument.partition("=")[0]
+        near = near_key(name.lstrip("-"), known_keys()) if name.startswith("--") else None
+        if near:
+            flag = f"--{near.replace('_', '-')}"
+            raise pytest.UsageError(f"{name}: there is no such option; did you mean {flag}?")

@@ -9,7 +9,7 @@ from math import prod
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.apis.fact_table import text_of
 from pytest_msprobe.suites.contract import Group, ItemRecord, escape
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import parse_api_name
-from pytest_msprobe.apis.topics import adds_up_narrowly
+from pytest_msprobe.apis.fact_table import adds_up_narrowly
 from quality.architectures.networks import ADDED_LAST, ARCHITECTURES, Architecture
 from quality.architectures.table import packages, prechecked
 from quality.results import Table, how

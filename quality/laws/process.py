@@ -12,8 +12,8 @@ import os
 import sys
 from typing import Any
 
+from msprobe_laws.__main__ import FRAMEWORKS
 from msprobe_laws.extension import is_wanted, start
-from msprobe_laws.imports import FRAMEWORKS
 
 
 def main(framework: str, name: str) -> None:

@@ -14,10 +14,10 @@ import torch
 from audit_watch import Watch
 
 from pytest_msprobe.apis.operators import find_operator, operator_names
+from pytest_msprobe.engines import adapters
 from pytest_msprobe.engines.mindspore_engine import found_at, instance_of, method_of
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.torch_map import adapters
-from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, NoCounterpart, lookup, names
+from pytest_msprobe.engines.torch_bindings import MissingInTorch, NoCounterpart, lookup, names
 from quality.operator_audit.names import TYPES
 
 Caller = Callable[..., object]

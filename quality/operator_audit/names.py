@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
+from pytest_msprobe.engines.torch_bindings import NoCounterpart, lookup
 
 #: API types of the records, by the framework of the dump.
 TYPES = {

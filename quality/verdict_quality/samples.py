@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from msprobe_collector.dump_format import find_dtype, parse_api_name
-from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.engines.torch_map.bindings import Binding, MissingInTorch, lookup
+from pytest_msprobe.apis.fact_table import random_api
+from pytest_msprobe.engines.torch_bindings import Binding, MissingInTorch, lookup
 
 DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 #: How many of an OpInfo's samples are looked at; some make hundreds of much the same shape.
@@ -111,7 +111,7 @@ def _is_random(api: str) -> bool:
 def _has_counterpart(api: str) -> bool:
     import torch
 
-    from pytest_msprobe.engines.torch_map import adapters
+    from pytest_msprobe.engines import adapters
 
     api_type, _, name = api.partition(".")
     binding = lookup(api_type, name)

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction, parse_api_name
-from pytest_msprobe.apis.topics import random_api
+from pytest_msprobe.apis.fact_table import random_api
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.verdicts import Status
 from quality.verdict_quality.dumps import write_dump

@@ -20,10 +20,10 @@ from real_dumps import real_dumps
 from two_implementations import collected
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.answers.content import Parted, SourceCall
+from pytest_msprobe.answers.finding import Parted, SourceCall
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page import write_page
-from pytest_msprobe.suites.comparison.content.rejoined import RecordContent, RowContent
+from pytest_msprobe.suites.comparison.content import RecordContent, RowContent
 from pytest_msprobe.suites.comparison.report import RecordSummary
 from pytest_msprobe.suites.registry import suite_class
 from pytest_msprobe.verdicts import Outcome, Status, StepPosition, VerdictRow

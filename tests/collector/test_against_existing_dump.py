@@ -11,7 +11,7 @@ from collector.small_gpt import Training
 from mindspore import Tensor
 from real_dumps import real_dumps
 
-from msprobe_collector.mindspore.calls import own_parameters
+from msprobe_collector.mindspore.discovery import own_parameters
 
 EXISTING = real_dumps() / "gpt_tiny_mix" / "step0" / "rank0"
 #: Largest distance of two statistics, in parts of the larger of the tensor's norm and 1e-3: theirs are summed in

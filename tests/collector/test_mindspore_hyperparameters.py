@@ -9,7 +9,7 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn
 from mindspore.experimental import optim
 
-from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings
+from msprobe_collector.mindspore.optimizers import group_parameters, group_settings
 
 
 def parameters() -> list[Parameter]:

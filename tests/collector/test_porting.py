@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, ops
 
-from msprobe_collector.configuration.configuration import ApiList, ConfigurationError
+from msprobe_collector.configuration import ApiList, ConfigurationError
 from msprobe_collector.dump_format import Dump, FieldPath
 from msprobe_collector.mindspore.discovery import find_apis, resolve
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
+from pytest_msprobe.engines.torch_bindings import NoCounterpart, lookup
 
 X = Tensor(np.ones((2, 2), np.float32))
 

@@ -8,8 +8,7 @@ import pytest
 from contract_runs import Run, Workspace, assert_whole
 
 from msprobe_collector.dump_format import DIRECTIONS
-from pytest_msprobe.run.option_help import help_of
-from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
+from pytest_msprobe.run.settings import CONFIG, DUMP, all_options, help_of
 
 PRECHECK, COMPARISON, OVERFLOW, GRADIENTS, REPEAT = "precheck", "comparison", "overflow", "gradients", "repeat"
 SHARDED = "sharded"

@@ -12,7 +12,7 @@ def _load_compiled_packages() -> None:
     """pytester unloads what an in-process run imported, which compiled packages do not survive: load them before."""
     frameworks = [name for name in ("mindspore", "torch") if importlib.util.find_spec(name)]
     # torch._dynamo registers operators for the whole process, which works once.
-    of_torch = ["torch._dynamo", "pytest_msprobe.engines.torch_map.adapters"] if "torch" in frameworks else []
+    of_torch = ["torch._dynamo", "pytest_msprobe.engines.adapters"] if "torch" in frameworks else []
     for name in (*frameworks, "ml_dtypes", *of_torch):
         importlib.import_module(name)
     importlib.import_module("pytest_msprobe.suites.precheck.check")

@@ -12,8 +12,8 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
-from pytest_msprobe.apis import fact_table, facts, topics
-from pytest_msprobe.engines.torch_map.bindings import lookup
+from pytest_msprobe.apis import fact_table, facts
+from pytest_msprobe.engines.torch_bindings import lookup
 
 RECIPE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```text (\S+\.txt)\n(.*?)^```$", RECIPE, re.MULTILINE | re.DOTALL)
@@ -39,7 +39,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _forget() -> None:
     facts.cache_clear()
     lookup.cache_clear()
-    topics.random_api.cache_clear()
+    fact_table.random_api.cache_clear()
 
 
 def dump(folder: Path) -> Path:

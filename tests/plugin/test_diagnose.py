@@ -19,8 +19,7 @@ from pytest_msprobe.__main__ import main
 from pytest_msprobe.answers import Answer, Gap, Measure, Outcome
 from pytest_msprobe.answers.answer import SCHEMA_FILE
 from pytest_msprobe.answers.words import MOST_LINES
-from pytest_msprobe.diagnose.planning import PlannedRun
-from pytest_msprobe.diagnose.running import Ran, summed_up
+from pytest_msprobe.diagnose.running import PlannedRun, Ran, summed_up
 
 ROOT = Path(__file__).parents[2]
 X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(3, 4)

@@ -165,7 +165,7 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
     builder.records[f"{name}.forward"] = builder.records.pop("Mint.exp.0.forward")
     pytester.makeconftest(
         "import numpy as np, pytest_msprobe.suites.precheck.check as check\n"
-        "from pytest_msprobe.engines.torch_map.bindings import Binding\n"
+        "from pytest_msprobe.engines.torch_bindings import Binding\n"
         "import pytest_msprobe.engines.torch_engine as engine\n"
         "engine.lookup = lambda *a: Binding('x', 'torch.exp')\n"
     )

@@ -209,7 +209,7 @@ def test_a_remote_worker_that_dies_or_hangs_costs_one_item(
     # With all that a first check would import, or a busy machine's meets the limit, too.
     pytester.makeconftest(
         "import os, time, torch\n"
-        "import pytest_msprobe.engines.torch_map.adapters, pytest_msprobe.suites.precheck.check\n"
+        "import pytest_msprobe.engines.adapters, pytest_msprobe.suites.precheck.check\n"
         "def pytest_runtest_call(item):\n"
         "    if 'neg.1::backward' in item.nodeid: os.abort()\n"
         "    if 'neg.3::forward' in item.nodeid:\n"

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.run.option_help import by_question, sections
-from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
+from pytest_msprobe.run.settings import CONFIG, DUMP, all_options, by_question, sections
 from pytest_msprobe.suites.options import OPTION_QUESTIONS, Option
 from pytest_msprobe.suites.registry import SUITES, suites_with
 

@@ -14,7 +14,7 @@ from test_diagnose import step
 
 from pytest_msprobe.__main__ import main
 from pytest_msprobe.answers import Answer, Finding, Gap, Place
-from pytest_msprobe.reports.sarif import to_sarif
+from pytest_msprobe.reports.other_tools import to_sarif
 
 GRADIENTS = Path(__file__).parents[1] / "dumps/gradients/target"
 

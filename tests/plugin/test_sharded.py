@@ -15,7 +15,7 @@ from dump_builder import DumpBuilder
 from page_reader import page_content
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded import ShardedSettings
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from tools.benchmarks import make_ranks
 

@@ -11,7 +11,7 @@ import pytest
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
-from msprobe_collector.pytorch.process_groups import ranks_of_this_process
+from msprobe_collector.pytorch.communication import ranks_of_this_process
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.optimizers import group_settings
 
 
 def parameters() -> list[nn.Parameter]:

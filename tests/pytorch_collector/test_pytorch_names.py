@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from msprobe_collector.pytorch.api_names import ApiNames
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
+from pytest_msprobe.engines.torch_bindings import NoCounterpart, lookup
 
 PLACES = {
     "Functional": "torch.nn.functional",

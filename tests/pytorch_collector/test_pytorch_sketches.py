@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from msprobe_collector.dump_format.sketches import Sketch, distance, row_of
-from msprobe_collector.dump_format.writing.device_values import row_from_device
-from msprobe_collector.dump_format.writing.statistics import statistics_of
-from msprobe_collector.pytorch import device_sketches
-from msprobe_collector.pytorch.device_sketches import sketch_on_device
+from msprobe_collector.dump_format.writing.statistics import row_from_device, statistics_of
+from msprobe_collector.pytorch import device
+from msprobe_collector.pytorch.device import sketch_on_device
 from msprobe_collector.pytorch.tensor_values import torch_values
 
 Shape = tuple[int, ...]
@@ -31,10 +30,10 @@ def assert_same(tensor: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("shape", [(), (1,), (5, 7), (8, 33, 40), (2, 3, 4, 5), (1 << 17,), (70001 * 2,), (3000, 500)])
 def test_shapes(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_sketches, "_BLOCK", 1 << 12)
-    device_sketches._arithmetic.cache_clear()
+    monkeypatch.setattr(device, "_BLOCK", 1 << 12)
+    device._arithmetic.cache_clear()
     assert_same(torch.randn(shape))
-    device_sketches._arithmetic.cache_clear()
+    device._arithmetic.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_a_large_step_is_asked_for_on_a_terminal(tmp_path, monkeypatch, capsys) 
     (tmp_path / "deep.py").write_text(DEEP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch._dynamo.eval_frame.cached_backends", {})  # what other tests compiled here
-    monkeypatch.setattr("msprobe_collector.pytorch.cost._MANY", 1000)
+    monkeypatch.setattr("msprobe_collector.pytorch.unedited_scripts._MANY", 1000)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     command = ["collect", "--task=tensor", "--dump-path=dump", "deep.py"]
     with pytest.raises(SystemExit, match="2"):

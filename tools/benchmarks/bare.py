@@ -22,7 +22,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import NotJudged, NumpyArgument, argument_dtype, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping, NoCounterpart, lookup
+from pytest_msprobe.engines.torch_bindings import Binding, CallMapping, NoCounterpart, lookup
 
 Array = np.ndarray
 Step = Callable[[], object]
@@ -75,7 +75,7 @@ class TorchSide:
     def __init__(self, *, is_raised: bool) -> None:
         import torch
 
-        from pytest_msprobe.engines.torch_map import adapters
+        from pytest_msprobe.engines import adapters
 
         self._torch = torch
         self._roots = {"torch": torch, "adapters": adapters}

@@ -19,8 +19,8 @@ from typing import Any
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines.protocol import DeviceEngine, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.suites.repeat import RepeatSettings
 from pytest_msprobe.suites.repeat.check import RepeatCheck
-from pytest_msprobe.suites.repeat.options import RepeatSettings
 from tools.benchmarks.bare import CannotRunError, Side, Step, _first, _read, _tested_side, call_names
 from tools.benchmarks.in_process import be_as_patient_as_a_run
 

@@ -10,8 +10,8 @@ from importlib import import_module
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import random_apis, reason_not_judged
-from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, NoCounterpart, lookup
+from pytest_msprobe.apis.fact_table import random_apis, reason_not_judged
+from pytest_msprobe.engines.torch_bindings import MissingInTorch, NoCounterpart, lookup
 from tools.operators.mindspore_surface import PublicApi
 
 
@@ -80,4 +80,4 @@ def _benchmark(api: PublicApi) -> tuple[State, str]:
 
 @cache
 def _roots() -> Mapping[str, object]:
-    return {"torch": import_module("torch"), "adapters": import_module("pytest_msprobe.engines.torch_map.adapters")}
+    return {"torch": import_module("torch"), "adapters": import_module("pytest_msprobe.engines.adapters")}

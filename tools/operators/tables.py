@@ -12,12 +12,12 @@ from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 
-from msprobe_collector.configuration.configuration import ApiList
+from msprobe_collector.configuration import ApiList
 from msprobe_collector.dump_format import ApiName
 from msprobe_collector.mindspore.discovery import find_apis
 from pytest_msprobe.apis import operators
+from pytest_msprobe.apis.fact_table import reason_uncomputable
 from pytest_msprobe.apis.operators import Framework
-from pytest_msprobe.apis.topics import reason_uncomputable
 from tools.operators.mindspore_surface import PublicApi, public_apis
 from tools.operators.torch_surface import public_operators
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from msprobe_collector.dump_format.manifest import CompiledCode, StepError, gaps_beside
-from msprobe_collector.dump_format.old_files import what_old_file
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
     ForwardRecord,
@@ -30,6 +29,7 @@ from msprobe_collector.dump_format.records import (
     decode_record,
 )
 from msprobe_collector.dump_format.tensors import TensorFolder
+from msprobe_collector.dump_format.unread_files import what_old_file
 from msprobe_collector.dump_format.values import (
     DATA_NAME,
     DIFFERS,

@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from msprobe_collector.log import logger
-from msprobe_collector.mindspore.calls import MindSporeWaits, named_cells, own_parameters
-from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
+from msprobe_collector import logger
+from msprobe_collector.mindspore.discovery import (
+    JitCalls,
+    MindSporeWaits,
+    PrimitiveCalls,
+    find_apis,
+    is_searched,
+    named_cells,
+    own_parameters,
+    unreachable_names,
+)
 from msprobe_collector.mindspore.gradients import MindSporeTap
 from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 from msprobe_collector.mindspore.optimizers import OptimizerCalls

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
-from msprobe_collector.configuration.configuration import Configuration
+from msprobe_collector.configuration import Configuration
 from msprobe_collector.debugger import Debugger, check_seed_arguments
 from msprobe_collector.framework import Framework, NoOptimizer
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, communication_ranks, is_graph_mode
@@ -215,7 +215,7 @@ class MindSporeOptimizers:
         """
         import mindspore
 
-        from msprobe_collector.mindspore.script_errors import errors_of_the_script
+        from msprobe_collector.mindspore.mindspore_internals import errors_of_the_script
 
         if not isinstance(gradient, mindspore.Tensor):
             raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")

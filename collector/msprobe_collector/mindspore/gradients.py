@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msprobe_collector.log import logger
-from msprobe_collector.mindspore.script_errors import errors_of_the_script
+from msprobe_collector import logger
+from msprobe_collector.mindspore.mindspore_internals import errors_of_the_script
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs, leave_out_shared
 from msprobe_collector.recording.guard import Guard

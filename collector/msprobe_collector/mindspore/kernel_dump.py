@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration.configuration import Configuration, ConfigurationError, NumberRanges
-from msprobe_collector.log import logger
+from msprobe_collector import logger
+from msprobe_collector.configuration import Configuration, ConfigurationError, NumberRanges
 
 #: Devices of one host, of which MindSpore takes those that exist.
 _DEVICES = range(8)

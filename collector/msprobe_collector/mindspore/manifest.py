@@ -15,12 +15,12 @@ from mindspore.experimental import optim
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
+from msprobe_collector.dump_format.writing.parts import WhatIsTold, plain
 from msprobe_collector.mindspore.device import on_host, sum_of_bits
-from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
-from msprobe_collector.mindspore.script_errors import errors_of_the_script
+from msprobe_collector.mindspore.mindspore_internals import errors_of_the_script
+from msprobe_collector.mindspore.optimizers import group_parameters, group_settings, number_of
 from msprobe_collector.mindspore.tensor_values import DeviceValues, mindspore_values
 from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, RunFacts, told
-from msprobe_collector.recording.plain_values import WhatIsTold, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
 _CONTEXT = (

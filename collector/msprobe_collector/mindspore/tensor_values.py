@@ -15,10 +15,15 @@ from mindspore._c_expression import typing
 
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, PendingStatistics, TensorValues, WrittenPart
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.mindspore.device import Outside, copied, described, has_views_of_bytes, is_on_host
-from msprobe_collector.mindspore.mindspore_internals import TENSOR
-from msprobe_collector.mindspore.pending import MindSporePending
-from msprobe_collector.mindspore.script_errors import errors_of_the_script, failure_at
+from msprobe_collector.mindspore.device import (
+    MindSporePending,
+    Outside,
+    copied,
+    described,
+    has_views_of_bytes,
+    is_on_host,
+)
+from msprobe_collector.mindspore.mindspore_internals import TENSOR, errors_of_the_script, failure_at
 
 #: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).
 _MOST_COPIED_BYTES = 1 << 16

@@ -13,11 +13,11 @@ from typing import Any
 
 from mindspore import nn
 
-from msprobe_collector import main_script
-from msprobe_collector.configuration.configuration import ConfigurationError
+from msprobe_collector import logger
+from msprobe_collector.configuration import ConfigurationError
 from msprobe_collector.debugger import DebuggerError
-from msprobe_collector.log import logger
 from msprobe_collector.mindspore.framework import PrecisionDebugger
+from msprobe_collector.recording import process
 from msprobe_collector.recording.manifest import ProcessObjects
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -43,7 +43,7 @@ def run_script(
         raise ConfigurationError("the exact run is that of a script of PyTorch", place="collect", field="--dtype")
     debugger = PrecisionDebugger(**settings)
     steps = MindSporeStepFinder(debugger, ends_after_steps=ends_after_steps)
-    main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
+    process.run_watched(debugger, steps, script, arguments, is_module=is_module)
     return int(not steps.has_begun)
 
 

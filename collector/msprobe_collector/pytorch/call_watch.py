@@ -6,19 +6,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from msprobe_collector.pytorch.calls import ApiCalls, named_modules
+from msprobe_collector.pytorch.calls import ApiCalls, ApiInstallation, named_modules
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
-from msprobe_collector.pytorch.communication import PeerOperations, TorchWaits
-from msprobe_collector.pytorch.compiled_graphs import CompiledGraphs
-from msprobe_collector.pytorch.gradients import TorchTap
-from msprobe_collector.pytorch.installation import ApiInstallation
+from msprobe_collector.pytorch.communication import PeerOperations, PipelineStages, TorchWaits
+from msprobe_collector.pytorch.gradients import ReducedGradients, TorchTap
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
 from msprobe_collector.pytorch.parameter_names import inside_compiled, own_parameters
-from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TorchProvenances
-from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import torch_values
-from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, GraphCaptures, ThreadSwaps
+from msprobe_collector.pytorch.threads_and_graphs import CompiledGraphs, CompiledRegions, GraphCaptures, ThreadSwaps
 from msprobe_collector.recording.observing import FrameworkWatch, LayerObserver
 from msprobe_collector.recording.session import Session
 

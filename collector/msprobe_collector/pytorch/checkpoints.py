@@ -17,10 +17,9 @@ import torch
 from torch import autograd
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from msprobe_collector.pytorch.gradients import graph_task
-from msprobe_collector.pytorch.pending import taken_from
+from msprobe_collector.pytorch.device import taken_from
+from msprobe_collector.pytorch.gradients import ReducedGradients, graph_task
 from msprobe_collector.pytorch.provenance import place_of
-from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.gradients import Outputs
 from msprobe_collector.recording.guard import Guard

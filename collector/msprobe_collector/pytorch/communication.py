@@ -1,4 +1,5 @@
-"""Communication of torch.distributed: functions that modes do not see, that fill arguments or end later.
+"""What a script does with torch.distributed: functions that modes do not see, its process groups, and
+stages of pipelines.
 
 - Collectives and point-to-point calls of the script, and of PyTorch's own parallelism (FSDP, pipelines).
 - Functional collectives, by which DTensor communicates.
@@ -7,18 +8,25 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import inspect
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
 from torch import distributed
 
 from msprobe_collector.pytorch.tensor_values import GroupRanks
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import Waits
+from msprobe_collector.recording.process import ranks_of
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Functions of torch.distributed that move values.
@@ -195,3 +203,134 @@ class TorchWaits(Waits):
     def _put(self, swaps: MethodSwaps) -> None:
         if distributed.is_available():
             swaps.put(distributed.Work, "wait", self.seen_wait)
+
+
+#: Methods that work on one microbatch, with the parameter that says on which, by module and class.
+_METHODS = {
+    ("stage", "_PipelineStageBase"): {
+        "forward_one_chunk": "fwd_chunk_id",
+        "backward_one_chunk": "bwd_chunk_id",
+        "backward_weight_one_chunk": "bwd_chunk_id",
+        "get_fwd_recv_ops": "fwd_chunk_id",
+        "get_fwd_send_ops": "fwd_chunk_id",
+        "get_bwd_recv_ops": "bwd_chunk_id",
+        "get_bwd_send_ops": "bwd_chunk_id",
+    },
+    ("schedules", "_PipelineSchedule"): {"_maybe_compute_loss": "mb_index"},
+}
+
+
+class PipelineStages:
+    """Follows the microbatches of the stages of this process."""
+
+    def __init__(self, guard: Guard, peers: PeerOperations) -> None:
+        self._activity = guard.activity
+        self._peers = peers
+        self._guard = guard
+        self._swaps = MethodSwaps()
+
+    def install(self) -> None:
+        """Follow them from now on, where the script has pipelines."""
+        if self._swaps.are_in:
+            return
+        for (module, owner), methods in _METHODS.items():
+            kind = getattr(sys.modules.get(f"torch.distributed.pipelining.{module}"), owner, None)
+            for name, parameter in methods.items():
+                if callable(method := getattr(kind, name, None)) and parameter in inspect.signature(method).parameters:
+                    self._swaps.put(kind, name, functools.partial(self._seen, parameter=parameter))
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._swaps.uninstall()
+
+    def _seen(self, original: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+        activity = self._activity
+        place = list(inspect.signature(original).parameters).index(parameter)
+
+        @functools.wraps(original)
+        def work(*args: Any, **kwargs: Any) -> Any:
+            before = activity.microbatch
+            activity.microbatch = kwargs.get(parameter, *args[place : place + 1])
+            try:
+                result = original(*args, **kwargs)
+                if isinstance(result, list) and activity.microbatch is not None:
+                    self._guard.enter("operations of a pipeline", self._expect, result, activity.microbatch)
+                return result
+            finally:
+                activity.microbatch = before
+
+        return work
+
+    def _expect(self, result: list[Any], microbatch: int) -> None:
+        self._peers.expect([item for item in result if hasattr(item, "peer") and hasattr(item, "tensor")], microbatch)
+
+
+#: Getters of Megatron's `parallel_state`, by the names of its groups.
+_MEGATRON = {
+    "tp": "get_tensor_model_parallel_group",
+    "pp": "get_pipeline_model_parallel_group",
+    "dp": "get_data_parallel_group",
+    "cp": "get_context_parallel_group",
+    "ep": "get_expert_model_parallel_group",
+}
+_OF_MESH = "mesh_"
+
+
+def ranks_of_this_process() -> dict[str, object]:
+    """See `Framework.ranks`; communication is initialised."""
+    groups = ((name, distributed.get_process_group_ranks(group)) for name, group in _named_groups())
+    return ranks_of(distributed.get_rank(), distributed.get_world_size(), groups)
+
+
+def _named_groups() -> Iterator[tuple[str, Any]]:
+    """(name, group) of what `parallel_state` and meshes name, then of all that there are, with "" for no name.
+
+    Left out are groups that were destroyed, and those of a mesh that is gone, unless somebody holds them besides.
+    """
+    abandoned = _abandoned_groups()
+    groups = distributed.distributed_c10d._world.pg_map
+    yield from ((name, group) for name, group in _megatron_groups() if group in groups)
+    for mesh in _meshes():
+        for index, name in enumerate(mesh.mesh_dim_names or ()):
+            with suppress(Exception):  # it was destroyed, with all others perhaps
+                if mesh.get_coordinate() is not None and (group := mesh.get_group(index)) in groups:
+                    yield name, group
+    for group in list(groups):
+        description = getattr(group, "group_desc", "")
+        if not description.startswith(_OF_MESH):
+            yield "", group
+        elif id(group) not in abandoned:
+            yield description[len(_OF_MESH) :], group
+
+
+def _abandoned_groups() -> set[int]:
+    """Ids of the groups that nothing but the tables of torch.distributed holds."""
+    world = distributed.distributed_c10d._world
+    by_group = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
+    tables = [*(getattr(world, name, ()) for name in by_group), *world.tags_to_pg.values()]
+    in_tables = Counter(map(id, chain(*tables)))
+    numbers, (of_nobody,) = list(map(id, world.pg_map)), _references([object()])
+    counts = zip(numbers, _references(list(world.pg_map)))
+    return {number for number, count in counts if count - of_nobody <= in_tables[number]}
+
+
+def _references(values: list[Any]) -> list[int]:
+    return list(map(sys.getrefcount, values))
+
+
+def _megatron_groups() -> Iterator[tuple[str, Any]]:
+    state = sys.modules.get("megatron.core.parallel_state")
+    for name, getter in _MEGATRON.items():
+        try:
+            group = getattr(state, getter)()
+        except (AttributeError, AssertionError, TypeError):  # not imported, or not initialised
+            continue
+        if group is not None:
+            yield name, group
+
+
+def _meshes() -> list[Any]:
+    """The meshes of the script, the largest first: parts of one have the names that it has."""
+    kind = distributed.device_mesh.DeviceMesh
+    meshes = [value for value in gc.get_objects() if type(value) is kind]
+    return sorted(meshes, key=lambda mesh: -mesh.ndim)

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
-from msprobe_collector.configuration.configuration import Configuration, ConfigurationError
+from msprobe_collector.configuration import Configuration, ConfigurationError
 from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
 from msprobe_collector.framework import Framework, NoOptimizer
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -50,7 +50,7 @@ class PyTorch:
     @property
     def outside(self) -> Callable[[], AbstractContextManager[object]]:
         """Outside of modes and tracers."""
-        from msprobe_collector.pytorch.script_state import outside
+        from msprobe_collector.pytorch.threads_and_graphs import outside
 
         return outside
 
@@ -66,7 +66,7 @@ class PyTorch:
 
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        from msprobe_collector.pytorch.process_groups import ranks_of_this_process
+        from msprobe_collector.pytorch.communication import ranks_of_this_process
 
         return ranks_of_this_process()
 
@@ -185,7 +185,7 @@ class TorchOptimizers:
             return tuple(name for name, _ in _trained(optimizer))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise NoOptimizer(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
-        from msprobe_collector.pytorch.hyperparameters import grouped_parameters
+        from msprobe_collector.pytorch.optimizers import grouped_parameters
         from msprobe_collector.pytorch.parameter_names import names_in_models
 
         by_id = names_in_models(set(map(id, chain(*grouped_parameters(optimizer)))))
@@ -211,7 +211,7 @@ class TorchOptimizers:
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        from msprobe_collector.pytorch.hyperparameters import grouped_parameters, held_by
+        from msprobe_collector.pytorch.optimizers import grouped_parameters, held_by
 
         def before(*_: Any) -> None:
             show(lambda: [parameter.grad for parameter in chain(*grouped_parameters(optimizer))])

@@ -13,11 +13,11 @@ import xxhash
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from msprobe_collector.pytorch.hyperparameters import group_settings, grouped_parameters, has_hooks, held_by, number_of
+from msprobe_collector.dump_format.writing.parts import WhatIsTold
+from msprobe_collector.pytorch.optimizers import group_settings, grouped_parameters, has_hooks, held_by, number_of
 from msprobe_collector.pytorch.parameter_names import inside_compiled, uncompiled
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, RunFacts, told
-from msprobe_collector.recording.plain_values import WhatIsTold
 
 _C: Any = torch._C
 _backends: Any = torch.backends

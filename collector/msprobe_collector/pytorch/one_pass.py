@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from msprobe_collector.log import logger
+from msprobe_collector import logger
 
 #: Numbers that the kernel leaves of a part: minimum, maximum, sum, norm, counts of NaN, not finite, +Inf.
 WIDTH = 7

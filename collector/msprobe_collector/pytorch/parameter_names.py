@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from msprobe_collector.recording.updates import ParameterNames
+from msprobe_collector.recording.other_records import ParameterNames
 
 
 def parameter_names() -> ParameterNames:

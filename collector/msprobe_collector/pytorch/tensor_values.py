@@ -25,8 +25,7 @@ from msprobe_collector.dump_format.writing.encoding import (
 )
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, statistics_of
-from msprobe_collector.pytorch.host_arrays import copied_to_host, host_array, shared
-from msprobe_collector.pytorch.pending import TorchPending, is_on_host
+from msprobe_collector.pytorch.device import TorchPending, copied_to_host, host_array, is_on_host, shared
 
 _T = TypeVar("_T")
 

@@ -13,10 +13,12 @@ steps take the place of those.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from traceback import walk_stack
 from types import FrameType
@@ -24,19 +26,186 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
-from msprobe_collector import main_script
-from msprobe_collector.configuration.configuration import ConfigurationError
-from msprobe_collector.log import logger
-from msprobe_collector.pytorch.cost import StepCost, uses_compiler
-from msprobe_collector.pytorch.exact import ExactMode
+from msprobe_collector import logger
+from msprobe_collector.configuration import ConfigurationError
+from msprobe_collector.dump_format.values import counted
 from msprobe_collector.pytorch.framework import PrecisionDebugger
-from msprobe_collector.pytorch.hyperparameters import grouped_parameters, held_by
 from msprobe_collector.pytorch.manifest import eval_lines
+from msprobe_collector.pytorch.optimizers import grouped_parameters, held_by
 from msprobe_collector.pytorch.parameter_names import outermost_modules
+from msprobe_collector.pytorch.threads_and_graphs import outside
+from msprobe_collector.recording import process
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.manifest import ProcessObjects
-from msprobe_collector.recording.script import script_line
+from msprobe_collector.recording.process import script_line
 from msprobe_collector.recording.swaps import MethodSwaps
+
+#: Layers without others inside that are looked at: at least so many, and one of so many.
+_LEAST_LAYERS, _ONE_OF = 4, 10
+#: A backward has the gradients of what goes in and comes out; an optimizer parameters, gradients and new parameters.
+_WITH_BACKWARD, _OF_OPTIMIZER = 3, 3
+#: Bytes of a step above which a terminal asks.
+_MANY = 20 * 10**9
+
+
+class StepCost:
+    """Says what a step will cost, once, when the first layers have run."""
+
+    def __init__(self, guard: Guard, saved: Callable[[], tuple[int, int]], *, is_agreed: bool) -> None:
+        """Say nothing yet; `saved` gives number and bytes of the tensors that were saved so far."""
+        self._guard, self._saved, self._is_agreed = guard, saved, is_agreed
+        #: Ids of the layers without others inside; of none while nothing is waited for.
+        self._layers: set[int] = set()
+        self._seen = self._enough = 0
+        self._say_it: Callable[[], None] = lambda: None
+
+    def watch(self, models: Iterable[nn.Module], *, trains: bool) -> None:
+        """Wait for the first layers of `models`."""
+        layers = {id(layer) for model in models for layer in model.modules() if next(layer.children(), None) is None}
+        parameters = {id(parameter): parameter for model in models for parameter in model.parameters()}
+        size = sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
+        enough = max(_LEAST_LAYERS, len(layers) // _ONE_OF)
+        if len(layers) < 2 * enough:  # it is over before anybody has read about it
+            return
+        began, before = time.monotonic(), self._saved()
+        passes, updates = (_WITH_BACKWARD, _OF_OPTIMIZER) if trains else (1, 0)
+        times = len(layers) / enough * passes
+
+        def say() -> None:
+            values, bytes_ = (now - then for now, then in zip(self._saved(), before))
+            self._say(
+                round(values * times) + updates * len(parameters),
+                bytes_ * times + updates * size,
+                (time.monotonic() - began) * times,
+            )
+
+        self._layers, self._enough, self._say_it = layers, enough, say
+
+    def called(self, layer: nn.Module) -> None:
+        """Count a call of a layer, and say the cost before the first one behind those that are enough."""
+        if id(layer) not in self._layers:
+            return
+        if self._seen == self._enough:
+            self._layers = set()
+            self._guard.enter("the cost of a step", self._say_it)
+        self._seen += 1
+
+    def _say(self, values: int, size: float, seconds: float) -> None:
+        text = f"about {counted(values, 'values')}, {size / 1e9:.2g} GB, {seconds:.0f} s"
+        if size > _MANY and not self._is_agreed and sys.stdin is not None and sys.stdin.isatty():
+            raise ConfigurationError(
+                f"the step holds {text}; --yes collects it, --task=statistics or --task=statistics with "
+                "summary_mode sketch takes a thousandth",
+                place="collect",
+            )
+        logger.info("the step holds %s", text)
+
+
+def uses_compiler() -> bool:
+    """Return whether the script has something compiled, whose layers are not called one by one."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    return any(backend is not None for backend in backends.values())
+
+
+# The script stays as it is, and so does what it draws at random. From the first step that is
+# collected on every tensor of a coarser float dtype becomes float64, and no operator makes one:
+# casts and factories of such dtypes give float64. That is done below autograd, where the backward,
+# recomputed forwards and what functions call are seen as well; autocast leaves float64 as it is.
+
+
+#: What a dtype becomes.
+_EXACT = {
+    dtype: torch.complex128 if dtype.is_complex else torch.float64
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and (dtype.is_complex or dtype.is_floating_point)
+}
+#: Operators that draw other numbers in another dtype.
+_DRAWS = frozenset(
+    f"aten::{name}" for name in "rand rand_like randn randn_like normal normal_ uniform_ log_normal_ bernoulli".split()
+)
+#: Tensors that are no more than their elements; buffers have a class since PyTorch 2.5.
+_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
+#: Operators of loss scalers, whose scale is a float32, beside the gradients in a list.
+_SCALES = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_")
+
+
+class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
+    """Computes in float64 what a script computes."""
+
+    def __init__(self) -> None:
+        """Compute as the script does until `begin`."""
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's own
+        self._drawn_dtype = torch.get_default_dtype()
+
+    def begin(self) -> None:
+        """Compute in float64 from here to the end of the process."""
+        self._drawn_dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        if hasattr(torch.compiler, "set_stance"):  # since PyTorch 2.6
+            torch.compiler.set_stance("force_eager")
+        for value in gc.get_objects():
+            # Before autograd sees them; what is not tracked here is exact when it is first used.
+            if type(value) in _PLAIN and value.is_leaf:
+                _made_exact(value)
+                if value.grad is not None:
+                    _made_exact(value.grad)
+        self.__enter__()  # type: ignore[no-untyped-call]  # PyTorch's own
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator in float64."""
+        kwargs = kwargs or {}
+        with outside():
+            if func._schema.name in _DRAWS:
+                return self._drawn(func, args, kwargs)
+            args, kwargs = tree_map(_exact, args), tree_map(_exact, kwargs)
+            if func._schema.name in _SCALES:
+                return _scaled(func, args)
+            return tree_map(_exact, func(*args, **kwargs))
+
+    def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Draw in the dtype in which the script would."""
+        if any(argument.name == "dtype" for argument in func._schema.arguments) and kwargs.get("dtype") is None:
+            kwargs["dtype"] = self._drawn_dtype
+        result = func(*tree_map(self._coarse, args), **tree_map(self._coarse, kwargs))
+        if func._schema.name.endswith("_"):
+            return _exact(args[0]).copy_(result)
+        return _exact(result)
+
+    def _coarse(self, value: Any) -> Any:
+        return value.to(self._drawn_dtype) if isinstance(value, torch.Tensor) and value.dtype in _EXACT else value
+
+
+def _scaled(func: Any, args: tuple[Any, ...]) -> Any:
+    scales = [argument.float() if isinstance(argument, torch.Tensor) else argument for argument in args]
+    func(*scales)
+    for argument, scale in zip(args, scales):
+        if isinstance(argument, torch.Tensor):
+            argument.copy_(scale)
+    return args[0] if isinstance(args[0], torch.Tensor) else None
+
+
+def _exact(value: Any) -> Any:
+    """A dtype or a tensor in float64; all else, integers too, as it is.
+
+    A tensor is changed itself, so that what is written to it later is not lost, unless autograd knows its dtype.
+    """
+    if isinstance(value, torch.dtype):
+        return _EXACT.get(value, value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(_EXACT[value.dtype]) if value.requires_grad and value.dtype in _EXACT else _made_exact(value)
+
+
+def _made_exact(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype in _EXACT and tensor.dtype is not _EXACT[tensor.dtype]:
+        tensor.data = tensor.data.to(_EXACT[tensor.dtype])
+    return tensor
+
 
 #: Steps of one optimizer while another has not stepped yet, as a generator's, before it is no longer waited for.
 MOST_STEPS_OF_ONE = 16
@@ -77,7 +246,7 @@ def run_script(
     steps = TorchStepFinder(debugger, ends_after_steps=ends_after_steps, is_exact=is_exact)
     if debugger.configuration.task == "tensor":
         steps.cost = StepCost(debugger._guard, lambda: debugger.written_tensors, is_agreed=is_agreed)
-    main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
+    process.run_watched(debugger, steps, script, arguments, is_module=is_module)
     if steps.has_begun:
         return 0
     if is_exact and "mindspore" in sys.modules:

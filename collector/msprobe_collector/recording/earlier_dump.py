@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector import logger
 from msprobe_collector.dump_format.values import CHECKSUM, FINGERPRINT
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
-from msprobe_collector.log import logger
 
 #: How the parts of a record name their values.
 _PREFIXES = {"input_args": "input", "input_kwargs": "kwargs"}

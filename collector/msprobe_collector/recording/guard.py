@@ -17,9 +17,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from msprobe_collector.configuration.configuration import Refusal
+from msprobe_collector import logger
+from msprobe_collector.configuration import Refusal
 from msprobe_collector.dump_format.values import counted
-from msprobe_collector.log import logger
 
 
 class GuardedCall(Protocol):

@@ -27,11 +27,9 @@ import msgspec
 import xxhash
 
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
-from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.recording.environment import environment
+from msprobe_collector.dump_format.writing.parts import OMITTED, ValueParts, WhatIsTold, as_json, plain, plain_fields
 from msprobe_collector.recording.guard import Guard
-from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, as_json, plain, plain_fields
-from msprobe_collector.recording.script import error_facts, has_secret_name, script_facts, time_text
+from msprobe_collector.recording.process import environment, error_facts, has_secret_name, script_facts, time_text
 
 #: Packages whose version may matter, where they are imported.
 _PACKAGES = (

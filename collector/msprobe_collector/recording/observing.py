@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from msprobe_collector import logger
 from msprobe_collector.dump_format import is_communication
-from msprobe_collector.log import logger
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.manifest import numbered
@@ -23,9 +23,9 @@ from msprobe_collector.recording.swaps import MethodSwaps
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.writing.parts import ValueParts
     from msprobe_collector.recording.gradients import BackwardCall, Completed
+    from msprobe_collector.recording.other_records import OptimizerRecords
     from msprobe_collector.recording.recorder import OpenRecord
     from msprobe_collector.recording.session import Session
-    from msprobe_collector.recording.updates import OptimizerRecords
 
 
 def backward_of_layer(forward: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection
+from msprobe_collector.configuration import Configuration, Part, RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED, counted

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from msprobe_collector.configuration.configuration import Configuration
+from msprobe_collector.configuration import Configuration
 from msprobe_collector.recording.gradients import BackwardCall
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.manifest import ManifestRecorder

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.configuration.configuration import Configuration
+from msprobe_collector.configuration import Configuration
 from msprobe_collector.dump_format import TENSOR_FOLDER
 from msprobe_collector.dump_format.dump import Frame, frame_text
 from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchRows

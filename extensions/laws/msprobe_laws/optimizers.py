@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_laws.law import Step
 from msprobe_laws.observation import Array, Content, Update, UpdatedParameter
 from msprobe_laws.session import LawSession
-from msprobe_laws.steps import Step
 
 EMPTY: Array = np.empty(0)
 #: Elements of a large parameter that are looked at; all of a smaller one.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_laws import __main__ as launching
-from msprobe_laws.imports import frameworks_of
+from msprobe_laws.__main__ import frameworks_of
 
 README = Path(__file__).parents[1] / "README.md"
 TRAINING = """

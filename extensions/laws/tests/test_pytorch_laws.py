@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from msprobe_collector.dump_format import Dump
-from msprobe_laws.catalogue import LAWS
 from msprobe_laws.formula_check import FormulaCheck
 from msprobe_laws.formulas import FORMULAS
+from msprobe_laws.journal import LAWS
 from msprobe_laws.observation import Content, TensorPlace, Update, UpdatedParameter
 from msprobe_laws.pytorch.watch import TorchWatch
 from msprobe_laws.suite.recorded import update_of

@@ -45,16 +45,22 @@ from pytest_msprobe.numerics.measurement import (
     widened,
 )
 from pytest_msprobe.numerics.patterns import find_rounding_bias
-from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
-from pytest_msprobe.numerics.standards.error_statistics import FEW, STANDS_OUT, ErrorStatistics
-from pytest_msprobe.numerics.standards.screening import LeastTolerance, in_question
+from pytest_msprobe.numerics.standards.error_statistics import (
+    FEW,
+    STANDS_OUT,
+    ErrorStatistics,
+    LeastTolerance,
+    in_question,
+)
 from pytest_msprobe.numerics.standards.sensitivity import (
     Factors,
     KnownResponse,
     Response,
     TypicalResponse,
     in_reach,
+    largest_error_of_sums,
+    largest_partial_sums,
     magnitude_of,
 )
 

@@ -22,7 +22,7 @@ from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import array_dtype
 from pytest_msprobe.answers import Exact, ExactKind, Farther
-from pytest_msprobe.manifests.rounded_operands import rounded_operands
+from pytest_msprobe.manifests.alone import rounded_operands
 from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Times
 from pytest_msprobe.suites.comparison.content.regions import sources_of

@@ -17,11 +17,10 @@ from msprobe_collector.dump_format import DIRECTIONS, Dump, DumpError, TensorVal
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
+from pytest_msprobe.apis.fact_table import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.numerics.expected import DTYPES, Share, Times
-from pytest_msprobe.suites.comparison.content.content import CommonContent, ContentState
+from pytest_msprobe.suites.comparison.content import CommonContent, ContentState, RowContent, parted_of
 from pytest_msprobe.suites.comparison.content.place import Region
-from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import Mappings, Pair, ValuePairing
 from pytest_msprobe.suites.comparison.matching import Matching, match

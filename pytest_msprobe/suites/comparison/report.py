@@ -36,19 +36,25 @@ from pytest_msprobe.answers import (
     with_findings,
     with_open,
 )
-from pytest_msprobe.answers.content import together
+from pytest_msprobe.answers.finding import together
 from pytest_msprobe.answers.words import content_in_words, headline, readable
-from pytest_msprobe.suites.comparison.advice import advice, value_of
 from pytest_msprobe.suites.comparison.cells import CellDifferences
-from pytest_msprobe.suites.comparison.content.rejoined import ContentRows, RowContent
+from pytest_msprobe.suites.comparison.content import ContentRows, RowContent
 from pytest_msprobe.suites.comparison.exact import EXACT, RecordErrors, exact_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.run_setup import setup_of
+from pytest_msprobe.suites.comparison.run_setup import setup_of, why_unmatched
 from pytest_msprobe.suites.comparison.sides import ComparedDump, DumpPairs, table_stem
-from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
-from pytest_msprobe.suites.comparison.unmatched import why_unmatched
+from pytest_msprobe.suites.comparison.table import (
+    NO_XLSXWRITER,
+    MergeError,
+    RowStore,
+    TableFiles,
+    advice,
+    merge_steps,
+    value_of,
+)
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.support import without_numbers

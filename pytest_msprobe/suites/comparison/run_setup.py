@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
 from pathlib import Path
@@ -14,10 +15,11 @@ from pathlib import Path
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE, manifest_beside
-from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.manifests.folders import ManifestFile, differences_of
-from pytest_msprobe.manifests.text import sentences_of
+from msprobe_collector.dump_format.values import abbreviated, printable
+from pytest_msprobe.manifests.text import ManifestFile, differences_of, sentences_of
 from pytest_msprobe.manifests.value import ManifestDifference, of_other_step
+from pytest_msprobe.suites.comparison.operations import DumpComparison
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Names of tensor files and of process groups, which say nothing of numbers.
 _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
@@ -113,3 +115,75 @@ def _manifests(pairs: Sequence[tuple[Path, Path]]) -> list[tuple[ManifestFile, M
         if os.path.lexists(mine) and os.path.lexists(theirs):
             manifests.append((ManifestFile.at(mine), ManifestFile.at(theirs)))
     return manifests
+
+
+_MOST_KINDS = 3
+_KIND = {True: "Cells", False: "API calls"}
+_MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
+
+
+def why_unmatched(comparison: DumpComparison) -> str:
+    """The likely reason why no operation matched, on one line, with what to do."""
+    target, golden = comparison.target, comparison.golden
+    kinds = _kinds(target), _kinds(golden)
+    if not kinds[0] & kinds[1]:
+        return (
+            f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
+            f"{_listed(kinds[1])}; dump both at one level"
+        )
+    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
+    if target.framework != golden.framework:
+        return (
+            f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
+            f"({names}); see {_MAPPINGS}"
+        )
+    if comparison.mappings.are_given:
+        return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
+    return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
+
+
+def _kinds(side: ComparedDump) -> set[str]:
+    return {_KIND[operation.is_cell] for operation in side.operations}
+
+
+def _listed(kinds: set[str]) -> str:
+    return " and ".join(sorted(kinds)) or "nothing"
+
+
+def _names(side: ComparedDump) -> str:
+    names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
+    more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
+    return ", ".join(names[:_MOST_KINDS]) + more
+
+
+def why_sharded(target: ComparedDump, golden: ComparedDump) -> str:
+    """What to do where parameters of one dump are whole parts of those of the other, on one line; "" where not."""
+    ratios = Counter(_ratios(target, golden))
+    # Parameters whose shapes say so; fewer may be a coincidence.
+    if sum(ratios.values()) < 3 or len(ratios) > 1 or min(ratios) < 2:
+        return ""
+    ((ratio, count),) = ratios.items()
+    return (
+        f"{target.path}: {count} parameters are 1/{ratio} of those of the golden dump, so it is one rank of a sharded "
+        f"run: judge all its ranks with --msprobe-logical={golden.path} in place of --msprobe-golden"
+    )
+
+
+def _ratios(target: ComparedDump, golden: ComparedDump) -> Iterator[int]:
+    """Of each parameter of another shape how many times it is longer in the golden dump; 0 where that is not all."""
+    for operation in target.operations:
+        record = operation.record
+        is_layer = operation.is_cell and operation.phase == "forward"
+        if is_layer and record in golden and target.shapes(record) != golden.shapes(record):
+            leaves = golden.readable_leaves(record)
+            shapes = {leaf.path: leaf.shape for leaf in leaves if leaf.path.startswith("parameters.")}
+            for leaf in target.readable_leaves(record):
+                if shapes.get(leaf.path, leaf.shape) != leaf.shape:
+                    yield _ratio(leaf.shape, shapes[leaf.path])
+
+
+def _ratio(part: tuple[int, ...], whole: tuple[int, ...]) -> int:
+    if len(part) != len(whole) or 0 in part:
+        return 0
+    longer = [(small, large) for small, large in zip(part, whole) if small != large]
+    return longer[0][1] // longer[0][0] if len(longer) == 1 and longer[0][1] % longer[0][0] == 0 else 0

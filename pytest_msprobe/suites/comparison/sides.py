@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorValue
 from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in, own_frames
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.manifest import CompiledCode, gaps_beside
 from msprobe_collector.dump_format.records import Operation, is_cell_record, is_compiled_record
+from msprobe_collector.dump_format.unread_files import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.values import FieldPath
 
 if TYPE_CHECKING:

@@ -32,13 +32,13 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
-from pytest_msprobe.suites.comparison.content.rejoined import RowContent
+from pytest_msprobe.suites.comparison.content import RowContent
 from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
-from pytest_msprobe.suites.comparison.shards import why_sharded
+from pytest_msprobe.suites.comparison.run_setup import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_no_dump, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.values import ValueComparison

@@ -27,7 +27,9 @@ from typing import IO, Any
 import msgspec
 
 from msprobe_collector.dump_format.leaves import Leaf
-from msprobe_collector.dump_format.values import abbreviated
+from msprobe_collector.dump_format.values import abbreviated, printable
+from pytest_msprobe.answers import Answer, Finding
+from pytest_msprobe.answers.words import headline, in_words, sentence_of
 from pytest_msprobe.reports.csv_pair import csv_rows, neutral, new_files
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import ValueComparison
@@ -376,3 +378,16 @@ def _cell_of(row: list[str] | None, column: int, maxima: Sequence[int]) -> str:
     if row[column] in _NO_FIGURE and len(maxima) == 2:
         return f"NPU:{row[maxima[0]]}  Bench:{row[maxima[1]]}"
     return row[column]
+
+
+def value_of(finding: Finding) -> str:
+    """`Mint.exp.0.forward.output.0`, as the table names it."""
+    return f"{finding.place.record}.{finding.place.value}".rstrip(".")
+
+
+def advice(answer: Answer, suspect: Finding | None, line: int) -> str:
+    """The content of the advisor file of one dump; `line` of the table is where the `suspect` of the answer stands."""
+    name = printable(value_of(suspect)) if suspect is not None else "NA"
+    sentence = sentence_of(suspect) if suspect is not None else headline(answer)
+    text = printable(". ".join([sentence, *map(in_words, answer.next[:1])]))
+    return f"Line: {line or 'NA'}\nSuspect Nodes: {name}\nExpert Advice: {text}\n"

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 
 from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.numerics.expected import Absolute
+from pytest_msprobe.suites.gradients import GradientSettings
 from pytest_msprobe.suites.gradients.findings import GradientResult, SignAgreement, compare_signs
-from pytest_msprobe.suites.gradients.options import GradientSettings
 from pytest_msprobe.suites.gradients.run import GradientRow, RunPair, StepSummary, read_summary
 
 

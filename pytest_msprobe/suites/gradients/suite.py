@@ -23,8 +23,8 @@ from pytest_msprobe.suites.contract import (
     escape,
     refuse_unused,
 )
+from pytest_msprobe.suites.gradients import AGAINST_GOLDEN, ALONE, GradientSettings
 from pytest_msprobe.suites.gradients.findings import Findings, GradientResult, Kind
-from pytest_msprobe.suites.gradients.options import AGAINST_GOLDEN, ALONE, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
 from pytest_msprobe.suites.gradients.run import RunError, RunPair, number_ranges
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict

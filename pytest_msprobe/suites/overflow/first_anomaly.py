@@ -22,7 +22,7 @@ from msprobe_collector.dump_format.leaves import flatten
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import ARGUMENTS, KEYWORDS
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import says_where
+from pytest_msprobe.apis.fact_table import says_where
 from pytest_msprobe.suites.overflow.survey import Survey, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import OverflowDump
 from pytest_msprobe.verdicts import Wire

@@ -18,9 +18,10 @@ from typing import Any, Literal
 import numpy as np
 
 from msprobe_collector.dump_format import Direction, DumpError, Value, dtype_of_array, parse_api_name, tensors_in
-from pytest_msprobe.apis.topics import random_api
+from pytest_msprobe.apis.fact_table import random_api
 from pytest_msprobe.cases.call_run import CallRun, CapturedError, Incoming
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.inputs import gradient_field
 from pytest_msprobe.engines.protocol import (
     Array,
     DeviceSpecification,
@@ -30,7 +31,6 @@ from pytest_msprobe.engines.protocol import (
     Unsupported,
     output_label,
 )
-from pytest_msprobe.engines.recorded import gradient_field
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.suites.overflow.values import ObservedValue, OverflowDump

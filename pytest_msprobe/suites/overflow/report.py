@@ -17,11 +17,10 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers import Answer, Confidence, Finding, Gap, Place, Reach, RunRows
 from pytest_msprobe.answers.from_rows import short_source
+from pytest_msprobe.reports.csv_pair import TableReport
 from pytest_msprobe.suites.contract import RowSummary, escape, file_id
 from pytest_msprobe.suites.overflow.first_anomaly import RankAnomaly, StepAnomalies
-from pytest_msprobe.suites.overflow.judgement import OverflowRecord
-from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.suites.table_report import TableReport
+from pytest_msprobe.suites.overflow.judgement import OverflowRecord, OverflowSession
 from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 COLUMNS = tuple(

@@ -20,9 +20,8 @@ from pytest_msprobe.suites.contract import (
     place_in,
 )
 from pytest_msprobe.suites.grouping import api_of, group_operations, operation_of
-from pytest_msprobe.suites.overflow.judgement import OverflowRecord, judge_record, judge_step
+from pytest_msprobe.suites.overflow.judgement import OverflowRecord, OverflowSession, judge_record, judge_step
 from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
-from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.values import OverflowDump, RuleError
 from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict
 

@@ -19,7 +19,7 @@ from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
+from pytest_msprobe.apis.fact_table import UnwrittenMemory, unwritten_memory
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import Array

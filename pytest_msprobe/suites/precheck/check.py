@@ -21,11 +21,18 @@ from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype
 from msprobe_collector.dump_format.manifest import Manifest
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
-from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
+from pytest_msprobe.cases.call_run import (
+    OUTPUTS,
+    CallRun,
+    CapturedError,
+    Incoming,
+    index_metrics,
+    paired_gradients,
+    paired_outputs,
+)
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import drawn_arguments
-from pytest_msprobe.cases.outputs import index_metrics, paired_gradients, paired_outputs
 from pytest_msprobe.cases.second_runs import (
     BITS_OF_LOOKALIKES,
     FORMATS,
@@ -50,9 +57,9 @@ from pytest_msprobe.engines.protocol import (
 )
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
+from pytest_msprobe.evidence import BothResults, FailureKeeper
 from pytest_msprobe.evidence.pictures import ErrorPictures, illustrated
-from pytest_msprobe.manifests.rounded_operands import default_manifest, narrow_sums, rounded_operands
+from pytest_msprobe.manifests.alone import default_manifest, narrow_sums, rounded_operands
 from pytest_msprobe.numerics.diagnosis import (
     NOTHING_MORE,
     RoundingDiagnosis,

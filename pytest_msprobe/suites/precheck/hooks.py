@@ -123,7 +123,7 @@ class Hooks:
 
 def reference_fault(bench: ReferenceEngine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
     """One line on outputs of the user's reference that cannot be those of the tested side, or ""."""
-    from pytest_msprobe.cases.outputs import present_outputs
+    from pytest_msprobe.cases.call_run import present_outputs
 
     present, benchmark = present_outputs(tested), present_outputs(reference)
     if len(present) != len(benchmark):

@@ -14,16 +14,12 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
+from pytest_msprobe.cases.call_run import arrays_of, present_outputs
 from pytest_msprobe.cases.case import Case
-from pytest_msprobe.cases.outputs import arrays_of, present_outputs
 from pytest_msprobe.engines.protocol import Array, NotJudged, Output, dtype_names, output_label
-from pytest_msprobe.numerics.dtypes import float_format, kind_of
-from pytest_msprobe.numerics.expected import Times
-from pytest_msprobe.numerics.judgement import count_of
-from pytest_msprobe.numerics.measurement import widened
-from pytest_msprobe.numerics.random import chance as laws
-from pytest_msprobe.numerics.random.chance import SampleResult, judge_bernoulli, judge_sample, wrong_elements
-from pytest_msprobe.numerics.random.draws import (
+from pytest_msprobe.numerics import chance as laws
+from pytest_msprobe.numerics.chance import SampleResult, judge_bernoulli, judge_sample, wrong_elements
+from pytest_msprobe.numerics.draws import (
     Dropout,
     DropoutResult,
     judge_categories,
@@ -34,6 +30,10 @@ from pytest_msprobe.numerics.random.draws import (
     judge_permutation,
     judge_shuffled,
 )
+from pytest_msprobe.numerics.dtypes import float_format, kind_of
+from pytest_msprobe.numerics.expected import Times
+from pytest_msprobe.numerics.judgement import count_of
+from pytest_msprobe.numerics.measurement import widened
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
 #: The distribution function of a Poisson law is a sum that grows with its mean.

@@ -14,9 +14,8 @@ from msgspec import structs
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.answers import CONFIDENCES, Answer, Finding, Place, RunRows
 from pytest_msprobe.answers.from_rows import short_source
-from pytest_msprobe.reports.csv_pair import WORDS
+from pytest_msprobe.reports.csv_pair import WORDS, TableReport
 from pytest_msprobe.suites.api_calls import direction_and_device
-from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
 
 
@@ -94,7 +93,7 @@ def _region(blocks: Sequence[int], length: int, shape: tuple[int, ...]) -> str:
 
 COLUMNS = ("API Name", "Direction", "Device", "Status", "Digest", "Devices", "Message")
 _SHOWN = 10
-#: `DEPENDS_ON_BATCH` of batch.py, which would load NumPy here.
+#: `DEPENDS_ON_BATCH` of check.py, which would load NumPy here.
 _DEPENDS_ON_BATCH = "depends on the batch"
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64, xxh3_128_digest, xxh32_intdigest
 
 from msprobe_collector.dump_format import dtype_of_array
-from pytest_msprobe.apis.topics import Kind
+from pytest_msprobe.apis.fact_table import Kind
 from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff

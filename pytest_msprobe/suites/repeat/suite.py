@@ -19,7 +19,7 @@ from pytest_msprobe.suites.contract import (
     escape,
 )
 from pytest_msprobe.suites.grouping import estimate_cost
-from pytest_msprobe.suites.repeat.options import RepeatSettings
+from pytest_msprobe.suites.repeat import RepeatSettings
 from pytest_msprobe.suites.repeat.report import RepeatReport
 from pytest_msprobe.verdicts import Figure, Verdict
 

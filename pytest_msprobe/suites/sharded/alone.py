@@ -10,12 +10,12 @@ from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.sharded.blame import Role
 from pytest_msprobe.suites.sharded.inference import RankCall, RankGroup, RankLaw, StepSpread
 from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, forward_of, phase_of
 from pytest_msprobe.suites.sharded.laws import all_laws
 from pytest_msprobe.suites.sharded.outline import CallPlaces
 from pytest_msprobe.suites.sharded.ranks import RankDump, RunSteps, ShardedStep
+from pytest_msprobe.suites.sharded.session import Role
 
 _WORST = ("unexplained", "unreadable", "missing", "placed", "unjudged")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.apis.fact_table import text_of
 from pytest_msprobe.numerics.expected import Roundoffs
 from pytest_msprobe.suites.sharded.inference import RankCall, StepSpread, alike, is_message, plain
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of

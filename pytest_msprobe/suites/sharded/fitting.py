@@ -32,7 +32,7 @@ from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted, 
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
-    from pytest_msprobe.suites.sharded.logical import Whole
+    from pytest_msprobe.suites.sharded.outline import Whole
     from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
 
     #: What is found of a value, and the placements that come nearest to it.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.apis.fact_table import text_of
 from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.verdicts import FigureWire
@@ -186,12 +186,12 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
 
     assert leaf.tensor is not None
     if form == "statistics":
-        from pytest_msprobe.suites.sharded.statistics_only import PartStatistics
+        from pytest_msprobe.suites.sharded.without_tensors import PartStatistics
 
         return PartStatistics.of(leaf)
     if form == "sketch":
         from msprobe_collector.dump_format.sketches import Sketch
-        from pytest_msprobe.suites.sharded.sketched import SketchedValue
+        from pytest_msprobe.suites.sharded.without_tensors import SketchedValue
 
         if not leaf.data_name and (sketch := dump.sketch(leaf)) is not None:
             return SketchedValue.of(sketch)

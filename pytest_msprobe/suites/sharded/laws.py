@@ -15,7 +15,7 @@ from typing import Any
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.apis.topics import fact_of, is_a
+from pytest_msprobe.apis.fact_table import fact_of, is_a
 from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.suites.sharded.communication import Collectives, Messages, reduction_of
 from pytest_msprobe.suites.sharded.inference import (

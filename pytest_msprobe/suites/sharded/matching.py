@@ -7,16 +7,190 @@ their place among the calls of that API there; microbatches are calls that a ran
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 
-from msprobe_collector.dump_format import is_communication
+from msprobe_collector.dump_format import DumpError, is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.sharded.copies import named
-from pytest_msprobe.suites.sharded.layer_names import Offsets, layer_path, renamed, without_wrappers
 from pytest_msprobe.suites.sharded.ranks import RankDump
+
+# The last stage of a pipeline has a copy of a tied embedding by another name. What it holds before
+# the step tells which.
+
+
+#: The place of a value of a parameter in the record of an optimizer, what it is, and the name; of state the kind, too.
+_PLACE = re.compile(r"((?:input|output)\.(?:\d+\.)?(parameters|gradients|state)\.)(.*)", re.DOTALL)
+_BEFORE = "input.parameters."
+
+
+def parameter_of(path: str) -> str:
+    """The name of the parameter that a value at the optimizer is of; "" for none."""
+    match = _PLACE.fullmatch(path)
+    if match is None:
+        return ""
+    return match[3].rpartition(".")[0] if match[2] == "state" else match[3]
+
+
+def named(path: str, change: Callable[[str], str]) -> str:
+    """The place of a value at the optimizer with another name of its parameter; other places as they are."""
+    match, name = _PLACE.fullmatch(path), parameter_of(path)
+    return path if match is None else match[1] + change(name) + match[3].removeprefix(name)
+
+
+class LogicalCopies:
+    """What the logical run has for values that only ranks hold."""
+
+    def __init__(self, leaves: Mapping[str, Leaf], fits: Callable[[str, Leaf], bool]) -> None:
+        """`leaves` are values of the logical run at the optimizer, by their places.
+
+        `fits` says whether what ranks have at a place before the step is what the logical run has in a leaf.
+        """
+        self._leaves, self._fits = leaves, fits
+        self._originals = cache(self._original_of)
+
+    def original(self, path: str) -> tuple[str, str]:
+        """The place that a value of the ranks has in the logical run, and ""; or "" and why it cannot be told."""
+        name = parameter_of(path)
+        if not name:
+            return "", "only ranks hold it"
+        original, reason = self._originals(name)
+        return named(path, lambda _: original) if original else "", reason
+
+    def leaf(self, path: str) -> Leaf | None:
+        """What the logical run has at this place."""
+        return self._leaves.get(path)
+
+    def _original_of(self, name: str) -> tuple[str, str]:
+        if _BEFORE + name in self._leaves:
+            return name, ""
+        equal = []
+        for path, leaf in self._leaves.items():
+            if path.startswith(_BEFORE) and self._fits(_BEFORE + name, leaf):
+                equal.append(path.removeprefix(_BEFORE))
+        if len(equal) == 1:
+            return equal[0], ""
+        what = f"{len(equal)} parameters have" if equal else "no parameter has"
+        return "", f"only ranks hold it, and {what} the same values in the logical run"
+
+
+#: Layers that frameworks put around others; they have no counterpart in the logical run.
+WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_NUMBER = re.compile(r"(?:^|(?<=\.))(\d+)(?=\.|$)")
+#: Names of groups whose ranks have layers of their own.
+_SHARING_LAYERS = ("pp", "ep")
+#: By how much the numbers of a rank's layers are lower than those of the logical run, by what stands before them.
+Offsets = Mapping[str, int]
+
+
+def layer_path(cell: str) -> str:
+    """The path of a layer without wrappers: `blocks.0.attn` of `Module.module.blocks.0.attn.Attention`."""
+    return without_wrappers(".".join(cell.split(".")[1:-1]))
+
+
+def without_wrappers(path: str) -> str:
+    """A path without the names of wrappers."""
+    return ".".join(word for word in path.split(".") if word not in WRAPPERS)
+
+
+def renamed(path: str, offsets: Offsets) -> str:
+    """A path of a rank as the logical run calls it."""
+    if not offsets:
+        return path
+    parts = _NUMBER.split(path)
+    before = ""
+    for place in range(1, len(parts), 2):
+        before = "".join(parts[:place])
+        if before in offsets:
+            parts[place] = str(int(parts[place]) + offsets[before])
+    return "".join(parts)
+
+
+def offsets_of(logical: RankDump, ranks: Iterable[RankDump]) -> dict[int, Offsets]:
+    """The offsets of each rank whose numbered layers are fewer than those of the logical run, and begin at 0.
+
+    The parameters tell; where they are sharded as well, the place of the rank in the group that shares the layers does.
+    """
+    whole = _Layers(logical)
+    all_offsets: dict[int, Offsets] = {}
+    numbers: dict[Path, dict[str, set[int]]] = {}
+    for rank in ranks:
+        layers = _Layers(rank, numbers.get(rank.twin.path))
+        numbers[rank.twin.path] = layers.numbers
+        offsets: dict[str, int] = {}
+        for before in sorted(layers.numbers, key=len):
+            count, total = len(layers.numbers[before]), len(whole.numbers.get(renamed(before, offsets), ()))
+            if layers.numbers[before] == set(range(count)) and count < total:
+                offset = _offset(before, offsets, layers, whole, (count, total))
+                if offset:
+                    offsets[before] = offset
+        if offsets:
+            all_offsets[rank.number] = offsets
+    return all_offsets
+
+
+def _offset(before: str, offsets: Offsets, layers: _Layers, whole: _Layers, counts: tuple[int, int]) -> int:
+    """How much lower the numbers behind `before` are: by parameters, else by the place in a group; 0 for none."""
+    count, total = counts
+    groups = layers.dump.membership.groups
+    sharing = {name: group.index * count for name, group in groups.items() if len(group.ranks) * count == total}
+    if named := [place for name, place in sharing.items() if name in _SHARING_LAYERS]:
+        return named[0]  # whatever parameters say: a stage may have loaded those of another one
+    fitting: dict[int, int] = {}
+    for path, statistics in layers.parameters.items():
+        if path.startswith(before):
+            for offset in range(total - count + 1):
+                if whole.parameters.get(renamed(path, {**offsets, before: offset})) == statistics:
+                    fitting[offset] = fitting.get(offset, 0) + 1
+    best = max(fitting.values(), default=0)
+    nearest = [offset for offset, number in fitting.items() if number == best]
+    return nearest[0] if len(nearest) == 1 else next(iter(sharing.values()), 0)
+
+
+class _Layers:
+    """The layers of a dump.
+
+    Attributes:
+        dump: that has them.
+        numbers: of numbered layers, by what stands before the number.
+    """
+
+    def __init__(self, dump: RankDump, numbers: dict[str, set[int]] | None = None) -> None:
+        """Those of `dump`; `numbers` where another dump with the same records has told them."""
+        self.dump = dump
+        self.numbers = {} if numbers is None else numbers
+        if numbers is not None:
+            return
+        for operation in dump.operations:
+            if operation.is_cell and operation.phase == "forward":
+                path = layer_path(operation.name)
+                for match in _NUMBER.finditer(path):
+                    self.numbers.setdefault(path[: match.start()], set()).add(int(match[1]))
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[object, ...]]:
+        """Statistics of the parameters of each layer, by its path."""
+        parameters: dict[str, tuple[object, ...]] = {}
+        for operation in self.dump.operations:
+            is_layer = operation.is_cell and operation.phase == "forward"
+            if is_layer and (statistics := tuple(_statistics(self.dump, operation.record))):
+                parameters.setdefault(layer_path(operation.name), statistics)
+        return parameters
+
+
+def _statistics(dump: RankDump, record: str) -> Iterator[Sequence[object]]:
+    try:
+        leaves = dump.leaves(record)
+    except DumpError:
+        return
+    for leaf in leaves:
+        # A scale of ones, or a bias of zeros, is the same in every layer.
+        if leaf.path.startswith("parameters.") and leaf.statistics[0] != leaf.statistics[1]:
+            yield (leaf.path, leaf.shape, *leaf.statistics)
+
 
 _OPTIMIZER = "Optimizer."
 #: Records of what clips gradients.

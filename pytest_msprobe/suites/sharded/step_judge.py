@@ -14,7 +14,6 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.numerics.expected import Relative
-from pytest_msprobe.suites.sharded.copies import LogicalCopies, parameter_of
 from pytest_msprobe.suites.sharded.fitting import FittedParts, Fitting, order_of_wrong
 from pytest_msprobe.suites.sharded.inference import settings_of
 from pytest_msprobe.suites.sharded.judgement import (
@@ -29,18 +28,16 @@ from pytest_msprobe.suites.sharded.judgement import (
     phase_of,
     roundoff_of,
 )
-from pytest_msprobe.suites.sharded.layer_names import layer_path
-from pytest_msprobe.suites.sharded.matching import Calls
+from pytest_msprobe.suites.sharded.matching import Calls, LogicalCopies, layer_path, parameter_of
 from pytest_msprobe.suites.sharded.orders import Along, Kind, Order, disordered
 from pytest_msprobe.suites.sharded.outline import StepOutline
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
-    from pytest_msprobe.suites.sharded.logical import Whole
-    from pytest_msprobe.suites.sharded.outline import Held
+    from pytest_msprobe.suites.sharded.orders import Rows
+    from pytest_msprobe.suites.sharded.outline import Held, Whole
     from pytest_msprobe.suites.sharded.placements import Grid, Placement
-    from pytest_msprobe.suites.sharded.rows import Rows
 
     #: What is found of a value, and how it is held; None for no placement.
     Judged = tuple[ValueFinding, Placement | None]
@@ -168,7 +165,7 @@ class RecordJudge:
 
     def _rows(self, operation: Operation, held: Held) -> Rows:
         """The rows of this step of the ranks' optimizers; those of the last one are kept."""
-        from pytest_msprobe.suites.sharded.rows import Rows
+        from pytest_msprobe.suites.sharded.orders import Rows
 
         if self._latest_rows is None or self._latest_rows[0] != operation.record:
             leaves = self._outline.matching.tensors(self._outline.logical, operation.record)

@@ -24,14 +24,13 @@ from pytest_msprobe.suites.contract import (
     place_in,
 )
 from pytest_msprobe.suites.grouping import api_of, group_operations, operation_of
+from pytest_msprobe.suites.sharded import ShardedSettings
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
-from pytest_msprobe.suites.sharded.blame import Blame, Role
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
-from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.outline import CallPlaces
 from pytest_msprobe.suites.sharded.ranks import dumps_below, listed, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
-from pytest_msprobe.suites.sharded.session import ShardedSession
+from pytest_msprobe.suites.sharded.session import Blame, Role, ShardedSession
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 _STATUS: dict[str, Status] = {"placed": "pass", "illegal": "error", "unexplained": "error", "unreadable": "error"}

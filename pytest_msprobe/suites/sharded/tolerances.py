@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.apis.fact_table import text_of
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 from pytest_msprobe.numerics.pair import relative
-from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import Form, Phase, ValueFinding, form_of, forward_of, loaded, roundoff_of
-from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
-from pytest_msprobe.suites.sharded.logical import LogicalRun
+from pytest_msprobe.suites.sharded.matching import layer_path, parameter_of, without_wrappers
+from pytest_msprobe.suites.sharded.outline import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
 if TYPE_CHECKING:

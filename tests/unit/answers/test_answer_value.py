@@ -11,8 +11,8 @@ from msgspec import structs
 
 from pytest_msprobe.answers import Answer, Finding, Gap, NextStep, Place, Reach, TakenStep
 from pytest_msprobe.answers.answer import MOST_HEADLINE, SCHEMA_FILE, About, Measure, json_schema
-from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.answers.file import MOST_BYTES, to_json
+from pytest_msprobe.answers.finding import Parted, SharedContent, SourceCall
 from pytest_msprobe.answers.words import MOST_LINES, content_in_words, figure, headline, lines, listed_numbers, readable
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import pytest
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis.fact_table import FOLDER, plain_name
 from pytest_msprobe.engines.protocol import Call
-from pytest_msprobe.suites.repeat.batch import find_batch, with_rows
+from pytest_msprobe.suites.repeat.check import find_batch, with_rows
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import random_api, random_apis, reason_not_judged
+from pytest_msprobe.apis.fact_table import random_api, random_apis, reason_not_judged
 from pytest_msprobe.suites.precheck.random_calls import FORMS, LAWS
 
 LINES = [(framework, name) for framework in ("mindspore", "pytorch") for name in random_apis(framework)]

@@ -12,8 +12,8 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
+from pytest_msprobe.apis.fact_table import random_api, random_inside, reason_uncomputable
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.apis.topics import random_api, random_inside, reason_uncomputable
 
 X = np.zeros((2, 3), np.float32)
 ATTENTION = (X, X, X, 4, 2, X, X, None, None, False)

@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import UnwrittenMemory, random_api, reason_not_judged, unwritten_memory
+from pytest_msprobe.apis.fact_table import UnwrittenMemory, random_api, reason_not_judged, unwritten_memory
 
 MODULES = {"MintDistributed": "mindspore.mint.distributed", "Functional": "mindspore.ops.communication"}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import ApiName, find_dtype
-from pytest_msprobe.apis.topics import index_output
-from pytest_msprobe.cases.outputs import source_and_axis
+from pytest_msprobe.apis.fact_table import index_output
+from pytest_msprobe.cases.call_run import source_and_axis
 from pytest_msprobe.engines.protocol import Call, NumpyArgument
 
 SOURCE = np.random.default_rng(0).permutation(24).reshape(4, 6).astype(np.float32)

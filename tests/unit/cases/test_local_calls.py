@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format.records import decode_forward, decode_value, parse_api_name
-from pytest_msprobe.cases.local_calls import is_of_parts, reason_gradients_moved, reason_not_local, with_own_part
+from pytest_msprobe.cases.case import is_of_parts, reason_gradients_moved, reason_not_local, with_own_part
 from pytest_msprobe.engines.protocol import Call
 
 

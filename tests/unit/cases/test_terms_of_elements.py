@@ -24,7 +24,7 @@ from pytest_msprobe.engines.torch_engine import TorchEngine
 from pytest_msprobe.numerics.judgement import OutputPair, Sensitivity
 from pytest_msprobe.numerics.measurement import measure
 from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
-from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
+from pytest_msprobe.numerics.standards.sensitivity import largest_error_of_sums, largest_partial_sums
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)

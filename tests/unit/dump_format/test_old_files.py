@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import Dump, DumpError
-from msprobe_collector.dump_format.old_files import old_file_in
+from msprobe_collector.dump_format.unread_files import old_file_in
 
 FILES = {
     "api_stack_dump.pkl": (

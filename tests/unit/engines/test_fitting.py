@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.engines.fitting import is_misfit
+from pytest_msprobe.engines.torch_bindings import is_misfit
 
 
 def shaped(x: Any, dim: int = 0) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from msprobe_collector.dump_format import ApiName, BackwardRecord, ForwardRecord, PlainValue, TensorValue, find_dtype
-from pytest_msprobe.engines.recorded import best_order, pair_gradients
+from pytest_msprobe.cases.inputs import best_order, pair_gradients
 
 MINT = ApiName("Mint", "add", 0)
 PRIMITIVE = ApiName("Primitive", "conv.Conv2D", 0)

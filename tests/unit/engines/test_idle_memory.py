@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_msprobe.engines import process
-from pytest_msprobe.engines.mindspore_memory import give_pool_back
+from pytest_msprobe.engines.process import give_pool_back
 
 _MEGABYTE = 1 << 20
 
@@ -134,7 +134,7 @@ import numpy as np
 
 from pytest_msprobe.engines import process
 from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
-from pytest_msprobe.engines.mindspore_memory import give_pool_back
+from pytest_msprobe.engines.process import give_pool_back
 
 assert MindSporeEngine(is_raised=False)._mindspore is mindspore
 ones = mindspore.Tensor(np.ones(1 << 22, np.float32))

@@ -8,7 +8,7 @@ from torch_map_samples import Sample, as_call, read_samples
 
 from pytest_msprobe.apis import facts
 from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
-from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
+from pytest_msprobe.engines.torch_bindings import NoCounterpart, lookup
 
 SAMPLES = read_samples("mindspore_cpu_samples.txt")
 

@@ -16,8 +16,8 @@ from torch_map_samples import attribute, mindspore_api
 
 from pytest_msprobe.apis import Fact, facts
 from pytest_msprobe.apis.fact_table import FOLDER
-from pytest_msprobe.engines.torch_map import bindings
-from pytest_msprobe.engines.torch_map.bindings import (
+from pytest_msprobe.engines import torch_bindings
+from pytest_msprobe.engines.torch_bindings import (
     Binding,
     MissingAttributes,
     MissingInTorch,
@@ -26,7 +26,7 @@ from pytest_msprobe.engines.torch_map.bindings import (
     names,
 )
 
-ENGINES = Path(bindings.__file__).parents[1]
+ENGINES = Path(torch_bindings.__file__).parent
 API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
 ENTRIES = [(api_type, name) for api_type in API_TYPES for name in names(api_type)]
 
@@ -45,7 +45,7 @@ def mindspore() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def roots(torch: ModuleType) -> dict[str, object]:
-    from pytest_msprobe.engines.torch_map import adapters
+    from pytest_msprobe.engines import adapters
 
     return {"torch": torch, "adapters": adapters}
 
@@ -53,7 +53,7 @@ def roots(torch: ModuleType) -> dict[str, object]:
 class TestTables:
     @pytest.mark.parametrize("api_type", API_TYPES)
     def test_every_line_has_a_call_or_a_reason(self, api_type: str) -> None:
-        listed = facts(bindings._TABLE_OF_TYPE[api_type]).typed()
+        listed = facts(torch_bindings._TABLE_OF_TYPE[api_type]).typed()
         assert {name.partition(".")[0] for name in listed} == {api_type}
         assert [name for name, fact in listed.items() if not fact.text] == []
 
@@ -73,18 +73,18 @@ class TestTables:
     def test_adapters_exist_and_are_used(self, roots: dict[str, Any]) -> None:
         used = {
             name
-            for table in (*bindings._TABLE_OF_TYPE.values(), bindings._NPU)
+            for table in (*torch_bindings._TABLE_OF_TYPE.values(), torch_bindings._NPU)
             for name in re.findall(r"adapters\.(\w+)", (FOLDER / f"{table}.txt").read_text(encoding="utf-8"))
         }
         assert used == set(roots["adapters"].FUNCTIONS)
 
     def test_adapters_are_what_their_modules_define_and_not_what_these_import(self, roots: dict[str, Any]) -> None:
         adapters = roots["adapters"]
-        places = ("arguments", *(f"adapters/{name}" for name in ("arrays", "convolutions", "elementwise", "layers")))
+        places = ("arguments", "arrays", "elementwise", "layers")
         defined = [
             node.name
             for place in places
-            for node in ast.parse((ENGINES / f"torch_map/{place}.py").read_text("utf-8")).body
+            for node in ast.parse((ENGINES / f"adapters/{place}.py").read_text("utf-8")).body
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         ]
         assert sorted(defined) == sorted(adapters.FUNCTIONS)
@@ -146,7 +146,7 @@ class TestTables:
 
     def test_importing_the_tables_imports_no_framework(self) -> None:
         code = (
-            "import sys; from pytest_msprobe.engines.torch_map.bindings import lookup;"
+            "import sys; from pytest_msprobe.engines.torch_bindings import lookup;"
             "lookup('Mint', 'add'); lookup('Functional', 'max');"
             "assert not {'torch', 'mindspore', 'numpy'} & set(sys.modules), 'a framework was imported'"
         )
@@ -255,13 +255,13 @@ class TestBinding:
             found.bound((), {}, roots)()
 
     def test_a_method_that_torch_lacks(self, torch: ModuleType, roots: dict[str, object]) -> None:
-        form = bindings._form("f", Fact("Tensor.f", "(input, n=-1)", "input.no_such_method([n, *(n, 2)])"))
+        form = torch_bindings._form("f", Fact("Tensor.f", "(input, n=-1)", "input.no_such_method([n, *(n, 2)])"))
         with pytest.raises(MissingInTorch, match="no_such_method"):
             Binding("Tensor.f", "torch", (form,)).bound((torch.zeros(1),), {}, roots)()
 
     def test_tables_cannot_hold_other_code(self) -> None:
         with pytest.raises(ValueError, match="BinOp is not allowed"):
-            bindings._form("f", Fact("Tensor.f", "(x)", "x + 1"))
+            torch_bindings._form("f", Fact("Tensor.f", "(x)", "x + 1"))
 
 
 def _mindspore_parameters(mindspore: ModuleType, api_type: str, name: str) -> list[str] | None:

@@ -11,7 +11,7 @@ import pytest
 from torch_map_samples import Dtype, Parameter, Refused, Sample, compare_each, in_groups, mindspore_api, read_samples
 
 from pytest_msprobe.engines.mindspore_engine import discard_left_errors
-from pytest_msprobe.engines.torch_map.bindings import Binding, lookup
+from pytest_msprobe.engines.torch_bindings import Binding, lookup
 
 # How the MindSpore CPU says that it has no kernel, or none for a dtype.
 NO_KERNEL = re.compile(
@@ -36,7 +36,7 @@ def mindspore() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def roots(torch: ModuleType) -> dict[str, object]:
-    from pytest_msprobe.engines.torch_map import adapters
+    from pytest_msprobe.engines import adapters
 
     return {"torch": torch, "adapters": adapters}
 

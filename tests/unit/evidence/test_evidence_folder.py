@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.evidence.evidence import dump_folder, file_stem
-from pytest_msprobe.evidence.folder import EvidenceFolder, reserve, write_file
+from pytest_msprobe.evidence import EvidenceFolder, dump_folder, file_stem, reserve, write_file
 
 
 def test_the_budget_is_shared_by_everyone_who_opens_the_folder(tmp_path: Path) -> None:

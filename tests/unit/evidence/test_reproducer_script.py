@@ -13,9 +13,9 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName, ForwardRecord, Frame
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.inputs import GradientPairing
 from pytest_msprobe.engines.protocol import Call, Output
-from pytest_msprobe.engines.recorded import GradientPairing
-from pytest_msprobe.evidence.evidence import BothResults, Evidence
+from pytest_msprobe.evidence import BothResults, Evidence
 from pytest_msprobe.evidence.reproducers import NoScript, in_docstring, script_call, write_reproducer
 from pytest_msprobe.verdicts import Verdict
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_msprobe.answers.finding import ArgumentDifference
-from pytest_msprobe.manifests.explanation import Effect, explanations
-from pytest_msprobe.manifests.value import MODE, ManifestDifference
+from pytest_msprobe.manifests.value import MODE, Effect, ManifestDifference, explanations
 
 SEED = ManifestDifference("random", "seed", "1", "0", "seed of torch 1, golden 0", 0.87, ("torch",))
 WEIGHTS = ManifestDifference("initial state", "parameters", "2 of 2", "", "another initial state", 0.62, ("a", "b"))

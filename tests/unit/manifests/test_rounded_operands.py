@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from msprobe_collector.dump_format.manifest import Manifest
-from pytest_msprobe.manifests.rounded_operands import default_manifest, digits, narrow_sums, rounded_operands
+from pytest_msprobe.manifests.alone import default_manifest, digits, narrow_sums, rounded_operands
 
 CONV, MATMUL = {"conv": "TF32"}, {"matmul": "TF32"}
 #: Of PyTorch 2.13 where a script sets nothing.

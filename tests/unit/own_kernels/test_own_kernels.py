@@ -373,4 +373,4 @@ def test_importing_loads_no_framework_and_no_suite() -> None:
         "print(len([name for name in sys.modules if name.startswith(('pytest_msprobe', 'msprobe_collector'))]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "3"]
+    assert done.stdout.splitlines() == ["[]", "2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.suites.gradients.options import factor
+from pytest_msprobe.suites.gradients import factor
 from pytest_msprobe.suites.options import parse_device_ids, parse_positive, parse_shard, parse_timeout
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import reason_not_judged
-from pytest_msprobe.engines.torch_map.bindings import names
+from pytest_msprobe.apis.fact_table import reason_not_judged
+from pytest_msprobe.engines.torch_bindings import names
 from tools.coverage.__main__ import main
 from tools.coverage.page import coverage_page
 from tools.coverage.states import CoveredApi, State, covered

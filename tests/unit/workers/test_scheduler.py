@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_msprobe.workers.scheduler import CallScheduler
+from pytest_msprobe.workers.controller import CallScheduler
 
 
 class FakeWorker:

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector import logger
 from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.writing.encoding import TensorValues
-from msprobe_collector.log import logger
 from msprobe_collector.mindspore.mindspore_internals import TENSOR, communication_rank, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.layouts import Description, copied, whole_tensors
 from msprobe_collector.recording.guard import FaultLog

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector import logger
 from msprobe_collector.dump_format.writing.encoding import TensorValues
-from msprobe_collector.log import logger
-from msprobe_collector.mindspore.calls import named_cells
+from msprobe_collector.mindspore.discovery import named_cells
 from msprobe_collector.mindspore.mindspore_internals import TENSOR, graph_executors, is_graph_mode, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.files import StagedRecords
 from msprobe_collector.mindspore.static_graph.layouts import (

@@ -9,7 +9,7 @@ from typing import Any
 from mindspore import Parameter
 from mindspore.experimental import optim
 
-from msprobe_collector.mindspore.hyperparameters import steps_done
+from msprobe_collector.mindspore.optimizers import steps_done
 from msprobe_laws.formulas import FORMULAS
 from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 

@@ -13,13 +13,12 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Checked, Unchecked, Violation
+from msprobe_laws.law import Checked, Step, Unchecked, Violation
 from msprobe_laws.mindspore.tensors import dtype_of, factors_of, norm_of, some_elements, tensors_in
 from msprobe_laws.observation import Array, Clipping, coarsest_roundoff
 from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
-from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM, FRESH, SCALE_REMOVED
 from pytest_msprobe.numerics.expected import Relative
 

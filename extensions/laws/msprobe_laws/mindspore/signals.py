@@ -22,17 +22,15 @@ from msprobe_collector.mindspore.mindspore_internals import graph_executors, is_
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
-from msprobe_laws.law import Checked, Unchecked, Violation
+from msprobe_laws.law import Checked, Step, Unchecked, Violation
 from msprobe_laws.mindspore import models
 from msprobe_laws.mindspore.gradients import Gradients
 from msprobe_laws.mindspore.tensors import fingerprint_of, first_elements, tensors_in, tokens_of
-from msprobe_laws.models import ModelLaws, Running
+from msprobe_laws.models import Freezing, ModelLaws, Owners, Running
 from msprobe_laws.observation import Batch, DropoutMask, Labels, leaves
-from msprobe_laws.owners import Freezing, Owners
 from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.signals import width_of_targets
-from msprobe_laws.steps import Step
 from msprobe_laws.training import EACH_IN_ONE, IN_AN_OPTIMIZER, RESUME, STAYS_TRAINABLE
 from msprobe_laws.updates import StorageKept
 

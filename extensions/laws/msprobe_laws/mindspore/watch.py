@@ -18,12 +18,13 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from msprobe_collector.mindspore.hyperparameters import steps_done, update_groups
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
+from msprobe_collector.mindspore.optimizers import steps_done, update_groups
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.formula_check import COUNTER
+from msprobe_laws.law import Step
 from msprobe_laws.mindspore.formulas import PRECISION, formula_of, name_of_state, states_held
 from msprobe_laws.mindspore.models import OPTIMIZERS
 from msprobe_laws.mindspore.signals import MindSporeSignals
@@ -31,10 +32,8 @@ from msprobe_laws.mindspore.tensors import dtype_of
 from msprobe_laws.observation import Array, Content, TensorPlace
 from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, OpenStep, Optimizers
 from msprobe_laws.replacing import Replacing, argument
-from msprobe_laws.session import LawSession
+from msprobe_laws.session import LawSession, LawWatch
 from msprobe_laws.sources import source_of
-from msprobe_laws.steps import Step
-from msprobe_laws.watch import LawWatch
 
 
 class _Identity:

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from msprobe_laws.law import Checked, Unchecked, Violation
+from msprobe_laws.law import Checked, Step, Unchecked, Violation
 from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
-from msprobe_laws.steps import Step
 from msprobe_laws.training import EMA_DECAY
 from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Share

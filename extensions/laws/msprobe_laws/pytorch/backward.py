@@ -13,17 +13,15 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Violation
+from msprobe_laws.law import Step, Violation
 from msprobe_laws.pytorch.clipping import ClippingSignals, UsedGradient
-from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.models import TorchRunning, is_away, parameters_of
 from msprobe_laws.pytorch.ranks import SummedGradients
-from msprobe_laws.pytorch.scaling import LossScaling
+from msprobe_laws.pytorch.scaling import Dividing, LossScaling
 from msprobe_laws.pytorch.tensors import address_of, is_zero, version_of
 from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
-from msprobe_laws.steps import Step
 from msprobe_laws.training import FRESH
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Violation, few_digits
+from msprobe_laws.law import Step, Violation, few_digits
 from msprobe_laws.observation import Clipping, coarsest_roundoff
 from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.ranks import SummedGradients
@@ -25,7 +25,6 @@ from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_
 from msprobe_laws.replacing import argument
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
-from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
 from pytest_msprobe.numerics.expected import Times
 

@@ -14,12 +14,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Violation
+from msprobe_laws.law import Step, Violation
 from msprobe_laws.models import ModelLaws, Ties, ties_of
 from msprobe_laws.pytorch import models
 from msprobe_laws.pytorch.models import TorchRunning, is_away
 from msprobe_laws.pytorch.tensors import fingerprint_of, tensors_in, tokens_of
-from msprobe_laws.steps import Step
 from msprobe_laws.training import GRADIENTS_ARRIVE
 
 

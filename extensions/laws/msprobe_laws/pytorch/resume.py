@@ -18,14 +18,13 @@ from typing import Any
 import torch
 import xxhash
 
-from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.optimizers import group_settings
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Unchecked, Violation
+from msprobe_laws.law import Step, Unchecked, Violation
 from msprobe_laws.pytorch.tensors import local_part, some
 from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
-from msprobe_laws.steps import Step
 from msprobe_laws.training import RESUME
 
 #: Elements of each tensor that stand for it.

@@ -8,11 +8,10 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Violation
+from msprobe_laws.law import Step, Violation
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
-from msprobe_laws.steps import Step
 from msprobe_laws.training import SCHEDULES
 
 #: Steps of an optimizer after which its schedule should have advanced, and steps in which it advances by several.

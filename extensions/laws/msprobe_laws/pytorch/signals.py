@@ -14,30 +14,27 @@ import torch
 from torch import autograd, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from msprobe_collector.pytorch.calls import is_searched
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
-from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.optimizers import clipping_functions
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 from msprobe_laws import training
-from msprobe_laws.law import Unchecked
-from msprobe_laws.models import ModelLaws
-from msprobe_laws.owners import Freezing, Owners
+from msprobe_laws.law import Step, Unchecked
+from msprobe_laws.models import Freezing, ModelLaws, Owners
 from msprobe_laws.pytorch import models
 from msprobe_laws.pytorch.averages import Averages
 from msprobe_laws.pytorch.backward import Backward
-from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.draws import Draws
 from msprobe_laws.pytorch.loading import Loading
 from msprobe_laws.pytorch.models import TorchRunning, is_away
 from msprobe_laws.pytorch.modules import Modules
 from msprobe_laws.pytorch.ranks import SummedGradients, world_size
 from msprobe_laws.pytorch.resume import ResumeLaw
-from msprobe_laws.pytorch.scaling import LossScaling
+from msprobe_laws.pytorch.scaling import Dividing, LossScaling
 from msprobe_laws.pytorch.schedules import Schedules
 from msprobe_laws.replacing import Replacing, argument
 from msprobe_laws.session import LawSession
-from msprobe_laws.steps import Step
 
 #: Steps whose first dropout mask is compared between ranks.
 _DRAWS = 4

@@ -22,11 +22,11 @@ import xxhash
 from torch import distributed
 from torch.optim import optimizer as hooks
 
-from msprobe_collector.pytorch.hyperparameters import group_settings
-from msprobe_collector.pytorch.optimizers import is_inside
+from msprobe_collector.pytorch.optimizers import group_settings, is_inside
 from msprobe_collector.pytorch.parameter_names import parameter_names
-from msprobe_collector.pytorch.script_state import outside
+from msprobe_collector.pytorch.threads_and_graphs import outside
 from msprobe_collector.recording.guard import Guard
+from msprobe_laws.law import Step
 from msprobe_laws.observation import Array, UpdatedParameter
 from msprobe_laws.optimizers import OpenStep, Optimizers, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import formula_of, precision_of
@@ -35,10 +35,8 @@ from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.reading import Reader
 from msprobe_laws.pytorch.signals import TorchSignals
 from msprobe_laws.replacing import argument
-from msprobe_laws.session import LawSession
+from msprobe_laws.session import LawSession, LawWatch
 from msprobe_laws.sources import source_of
-from msprobe_laws.steps import Step
-from msprobe_laws.watch import LawWatch
 from pytest_msprobe.numerics.expected import Relative
 
 #: Steps after which other elements are looked at.

@@ -11,9 +11,8 @@ from msgspec import structs
 from msprobe_laws.extension import MEANT_KEY
 from msprobe_laws.law import listed
 from pytest_msprobe.answers import Answer, Gap, RunRows
-from pytest_msprobe.reports.csv_pair import WORDS
+from pytest_msprobe.reports.csv_pair import WORDS, TableReport
 from pytest_msprobe.suites.contract import RowSummary
-from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import MOOT, StepPosition, VerdictRow
 
 COLUMNS = ("Rank", "Step", "Part", "Law", "Status", "Parameter", "Size/Tolerance", "Source", "Message")

@@ -14,11 +14,10 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
 from msprobe_laws.extension import MEANT_KEY, meant_in
 from msprobe_laws.suite import FILE
-from msprobe_laws.suite.backwards import Backwards
+from msprobe_laws.suite.backwards import Backwards, Vanishing
 from msprobe_laws.suite.live import Checked, Described, LawsFile, read_laws
 from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
 from msprobe_laws.suite.steps import CLIP, NotRecordedError, StepSequence, names
-from msprobe_laws.suite.vanishing import Vanishing
 from msprobe_laws.training import GRADIENTS_ARRIVE, RANKS_DRAW, REPLICAS
 from pytest_msprobe.suites.contract import Context, Group, ItemRecord, Suite, SuiteError, SuiteReport, escape, place_in
 from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, StepPosition, Verdict
@@ -215,7 +214,7 @@ class LawsSuite(Suite):
 
     def _judge_arrival(self, record: ItemRecord) -> Verdict:
         from msprobe_laws.law import Unchecked
-        from msprobe_laws.suite.arrival import arrive
+        from msprobe_laws.suite.freshness import arrive
         from msprobe_laws.suite.recorded import zero_gradients_of
 
         steps = list(self._steps.all_of(record.file, record.payload))

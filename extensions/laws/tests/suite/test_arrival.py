@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from msprobe_laws.law import Unchecked
-from msprobe_laws.suite.arrival import arrive
+from msprobe_laws.suite.freshness import arrive
 
 ZERO, OTHER = {"gate": True, "head": False}, {"gate": False, "head": False}
 

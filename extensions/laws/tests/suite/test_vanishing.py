@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from msprobe_collector.dump_format import Dump
-from msprobe_laws.suite.vanishing import Vanishing
+from msprobe_laws.suite.backwards import Vanishing
 
 
 class Net(nn.Module):

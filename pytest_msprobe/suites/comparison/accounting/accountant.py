@@ -26,7 +26,7 @@ from msprobe_collector.dump_format import (
 )
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.answers.finding import ArgumentDifference
-from pytest_msprobe.apis.topics import says_where
+from pytest_msprobe.apis.fact_table import says_where
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -45,31 +45,29 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
     DEFINED,
+    OTHER_API,
+    OTHER_ELEMENTS,
     Account,
+    Differences,
     OutputAccount,
     ValueKey,
     account_of,
     any_beyond,
     dtype_change,
     inputs_of,
+    is_of_sizes,
     kind_of_outputs,
     largest_distance,
-    of_equal_inputs,
-    of_given_back,
-    of_other_shapes,
-    outputs_of,
-    value_key,
-    with_growth,
-)
-from pytest_msprobe.suites.comparison.accounting.arguments import (
-    OTHER_API,
-    OTHER_ELEMENTS,
-    Differences,
-    is_of_sizes,
     listed_differences,
     numbers_given,
     numbers_taken,
+    of_equal_inputs,
+    of_given_back,
+    of_other_shapes,
     other_arguments,
+    outputs_of,
+    value_key,
+    with_growth,
 )
 from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of, load, split
 from pytest_msprobe.suites.comparison.figures import Figures, measure_pair

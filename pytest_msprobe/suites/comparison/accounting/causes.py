@@ -10,8 +10,14 @@ from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.answers.finding import ArgumentDifference
-from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey, any_differs, key_at
-from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers
+from pytest_msprobe.suites.comparison.accounting.account import (
+    AccountStep,
+    Differences,
+    Numbers,
+    ValueKey,
+    any_differs,
+    key_at,
+)
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 

@@ -25,14 +25,12 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     dtype_change,
     inputs_of,
     largest_distance,
-    outputs_of,
-    value_key,
-)
-from pytest_msprobe.suites.comparison.accounting.arguments import (
     listed_differences,
     numbers_given,
     numbers_taken,
     other_arguments,
+    outputs_of,
+    value_key,
 )
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, farthest_of, is_whole

@@ -33,13 +33,20 @@ from pytest_msprobe.answers import (
 )
 from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import readable
-from pytest_msprobe.manifests.explanation import is_of_another_model
-from pytest_msprobe.manifests.value import ManifestDifference
+from pytest_msprobe.manifests.value import ManifestDifference, is_of_another_model
 from pytest_msprobe.suites.comparison.accounting.account import AccountStep, Basis, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
-from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, are_by_content, basis_of, open_key
+from pytest_msprobe.suites.comparison.accounting.diagnosis import (
+    Explained,
+    RunDiagnosis,
+    are_by_content,
+    basis_of,
+    called_alike,
+    explained,
+    of_unseen_updates,
+    open_key,
+)
 from pytest_msprobe.suites.comparison.accounting.next_collection import known_numbers, next_collections
-from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN
 from pytest_msprobe.suites.contract import escape

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from pytest_msprobe.apis.topics import is_batch_argument
+from pytest_msprobe.apis.fact_table import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.evidence import (
+    OtherLeaves,
     by_how_much,
     is_enlarged,
     is_passed_on,
@@ -20,7 +21,6 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
     shared_makers,
 )
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, ValueSource
-from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 
 #: Whether a maker differs between the two runs.
 _DIFFERS = attrgetter("key.differs")

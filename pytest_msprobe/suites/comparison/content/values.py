@@ -11,7 +11,7 @@ from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_re
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import PlainValue, find_dtype
-from pytest_msprobe.apis.topics import fact_of
+from pytest_msprobe.apis.fact_table import fact_of
 from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.sides import ComparedDump

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.configuration.configuration import (
+from msprobe_collector.configuration import (
     LEVELS,
     ApiPlace,
     Configuration,

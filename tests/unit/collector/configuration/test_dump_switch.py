@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.configuration.configuration import DumpSwitch
+from msprobe_collector.configuration import DumpSwitch
 from msprobe_collector.configuration.reader import read_configuration
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from msprobe_collector import ConfigurationError
-from msprobe_collector.configuration.configuration import Configuration
+from msprobe_collector.configuration import Configuration
 from msprobe_collector.configuration.reader import read_configuration
 
 _COMMON: dict[str, Any] = {"dump_path": "./dump_path", "rank": [], "step": [], "level": "L1"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from msprobe_collector.configuration.configuration import NumberRanges, parse_number_ranges
+from msprobe_collector.configuration import NumberRanges, parse_number_ranges
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from msprobe_collector.configuration.configuration import Level, RecordSelection, check_scope, parse_data_mode
+from msprobe_collector.configuration import Level, RecordSelection, check_scope, parse_data_mode
 
 
 def test_a_list_admits_by_substring() -> None:

@@ -8,9 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from msprobe_collector.configuration.configuration import GradientMonitorSettings
-from msprobe_collector.gradient_files import _CHUNK_ELEMENTS, md5_of_gradient, measure_gradient
-from msprobe_collector.gradient_monitor import columns, interval_labels, row
+from msprobe_collector.configuration import GradientMonitorSettings
+from msprobe_collector.gradient_monitor import (
+    _CHUNK_ELEMENTS,
+    columns,
+    interval_labels,
+    md5_of_gradient,
+    measure_gradient,
+    row,
+)
 
 
 def test_md5_is_that_of_the_float32_bytes() -> None:

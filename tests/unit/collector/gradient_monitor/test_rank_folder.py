@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from msprobe_collector.gradient_files import RankFolder
+from msprobe_collector.gradient_monitor import RankFolder
 
 SIGNS = np.array([[True, False]])
 

@@ -19,7 +19,10 @@ from msprobe_collector import PrecisionDebugger  # noqa: E402
 from msprobe_collector.dump_format import array_dtype, find_dtype  # noqa: E402
 from msprobe_collector.dump_format.sketches import Sketch, distance, row_of  # noqa: E402
 from msprobe_collector.dump_format.writing.statistics import statistics_of  # noqa: E402
-from msprobe_collector.mindspore import device, pending, tensor_values  # noqa: E402
+from msprobe_collector.mindspore import (  # noqa: E402
+    device,
+    tensor_values,
+)
 
 #: Those of the values below.
 DTYPES = ("Float32", "BFloat16", "Float16", "Float64", "Int64", "Bool", "Complex64")
@@ -79,7 +82,7 @@ def array_of(tensor: Tensor) -> np.ndarray:
 @pytest.mark.usefixtures("_as_on_a_device")
 def test_a_device_gives_the_statistics_of_the_host(make):
     tensor = make()
-    waiting = pending.MindSporePending(has_sketches=False)
+    waiting = device.MindSporePending(has_sketches=False)
     number = waiting.add(tensor)
     ((fetched_number, statistics, _),) = waiting.fetch()
     expected = statistics_of(array_of(tensor))
@@ -100,7 +103,7 @@ def test_a_device_gives_the_statistics_of_the_host(make):
 @pytest.mark.usefixtures("_as_on_a_device")
 def test_a_device_gives_the_sketch_of_the_host(make):
     tensor = make()
-    waiting = pending.MindSporePending(has_sketches=True)
+    waiting = device.MindSporePending(has_sketches=True)
     waiting.add(tensor)
     ((_, statistics, sketched),) = waiting.fetch()
     largest = max(abs(statistics.maximum or 0), abs(statistics.minimum or 0))
@@ -151,7 +154,7 @@ def reads_of(action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> i
 @pytest.mark.usefixtures("_as_on_a_device")
 def test_all_values_come_in_one_copy(monkeypatch):
     tensors = [make() for _, make in values()]
-    waiting = pending.MindSporePending(has_sketches=True)
+    waiting = device.MindSporePending(has_sketches=True)
     for tensor in tensors:  # whether the device has the operations for a dtype is asked once
         waiting.add(tensor)
     list(waiting.fetch())
@@ -340,7 +343,7 @@ def test_a_write_that_no_record_shows_is_told_by_the_content(task, make_debugger
 
 @pytest.mark.usefixtures("_as_on_a_device")
 def test_records_are_whole_as_far_as_rows_have_come(make_debugger, step_folder, monkeypatch):
-    monkeypatch.setattr(pending, "_MOST_VALUES", 6)
+    monkeypatch.setattr(device, "_MOST_VALUES", 6)
     x = Tensor(np.ones(3, np.float32))
     debugger = make_debugger(level="L1")
     debugger.start()
@@ -397,6 +400,6 @@ def test_a_device_that_is_lost_costs_statistics_and_is_said_once(make_debugger, 
     with make_debugger(level="L1").collect():
         for _ in range(2):
             mint.exp(Tensor(np.ones(3, np.float32)))
-        monkeypatch.setattr(pending, "on_host", lost)
+        monkeypatch.setattr(device, "on_host", lost)
     assert [entry["output"][0]["Max"] for entry in records().values()] == [None, None]
     assert caplog.text.count("the device is gone") == 1

@@ -24,8 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from msprobe_collector.dump_format.writing.statistics import statistics_of  # noqa: E402
-from msprobe_collector.pytorch import PrecisionDebugger, host_arrays, one_pass, pending, tensor_values  # noqa: E402
-from msprobe_collector.pytorch.host_arrays import host_array  # noqa: E402
+from msprobe_collector.pytorch import (  # noqa: E402  # noqa: E402
+    PrecisionDebugger,
+    device as host_arrays,
+    device as pending,
+    one_pass,
+    tensor_values,
+)
+from msprobe_collector.pytorch.device import host_array  # noqa: E402
 
 #: Operations that bring elements to the host, or wait for them.
 _WAITING = {"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero"}

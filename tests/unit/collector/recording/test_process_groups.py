@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from msprobe_collector.dump_format.writing.files import GrowingFile
-from msprobe_collector.recording.process_groups import ranks_of
+from msprobe_collector.recording.process import ranks_of
 
 
 def test_groups_have_their_names_and_this_ranks_place() -> None:

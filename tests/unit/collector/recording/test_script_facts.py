@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.recording.environment import environment, variables
-from msprobe_collector.recording.script import command_line, git_revision
+from msprobe_collector.recording.process import command_line, environment, git_revision, variables
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

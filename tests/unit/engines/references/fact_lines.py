@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pytest_msprobe.engines.torch_map import adapters
-from pytest_msprobe.engines.torch_map.bindings import Binding, lookup
+from pytest_msprobe.engines import adapters
+from pytest_msprobe.engines.torch_bindings import Binding, lookup
 
 
 def of_line(api: str) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import reason_not_judged
+from pytest_msprobe.apis.fact_table import reason_not_judged
 from pytest_msprobe.engines import references
-from pytest_msprobe.engines.torch_map.bindings import Binding, lookup
+from pytest_msprobe.engines.torch_bindings import Binding, lookup
 
 #: ops functions that only dispatch by `*args`: their Primitive has the signature.
 OVERLOADS = {"gmm", "lightning_indexer", "sparse_flash_attention", "nsa_compress", "nsa_select_attention"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import ApiName
-from pytest_msprobe.apis.topics import reason_not_judged
+from pytest_msprobe.apis.fact_table import reason_not_judged
 from pytest_msprobe.engines.protocol import Argument, Call, Unsupported
 from pytest_msprobe.engines.torch_engine import TorchEngine
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.random.draws import (
+from pytest_msprobe.numerics.draws import (
     judge_categories,
     judge_gumbel_softmax,
     judge_permutation,

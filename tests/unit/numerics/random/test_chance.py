@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.random.chance import (
+from pytest_msprobe.numerics.chance import (
     Count,
     Moment,
     divergence,

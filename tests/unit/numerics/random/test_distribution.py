@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.random import chance as laws
-from pytest_msprobe.numerics.random.chance import judge_bernoulli, judge_sample
+from pytest_msprobe.numerics import chance as laws
+from pytest_msprobe.numerics.chance import judge_bernoulli, judge_sample
 
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator

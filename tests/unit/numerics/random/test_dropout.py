@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pytest_msprobe.numerics.draws import Dropout, judge_dropout, judge_dropout_gradient, judge_dropout_mask
 from pytest_msprobe.numerics.dtypes import round_once
-from pytest_msprobe.numerics.random.draws import Dropout, judge_dropout, judge_dropout_gradient, judge_dropout_mask
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((100, 80)).astype(np.float32)

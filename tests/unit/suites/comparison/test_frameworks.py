@@ -11,8 +11,8 @@ from dump_builder import DumpBuilder
 from msprobe_collector.dump_format import ApiName, find_dtype, parse_api_name
 from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.engines.protocol import Call
+from pytest_msprobe.suites.comparison.accounting.account import OTHER_API
 from pytest_msprobe.suites.comparison.accounting.accountant import argument_differences, placed
-from pytest_msprobe.suites.comparison.accounting.arguments import OTHER_API
 from pytest_msprobe.suites.comparison.matching import canonical_operation
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings

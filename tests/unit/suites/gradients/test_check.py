@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gradient_runs import FAULT_FROM, NEAREST, STEPS, write_similarities, write_step
 
+from pytest_msprobe.suites.gradients import GradientSettings
 from pytest_msprobe.suites.gradients.check import GradientCheck
 from pytest_msprobe.suites.gradients.findings import GradientResult, SignAgreement
-from pytest_msprobe.suites.gradients.options import GradientSettings
 from pytest_msprobe.suites.gradients.run import RunPair
 
 

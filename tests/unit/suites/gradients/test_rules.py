@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from gradient_runs import write_step
 
+from pytest_msprobe.suites.gradients import GradientSettings
 from pytest_msprobe.suites.gradients.check import EarlierStep, NormHistory, RunningMean, judge_norm, judge_similarity
-from pytest_msprobe.suites.gradients.options import GradientSettings
 from pytest_msprobe.suites.gradients.run import StepSummary, read_summary
 
 DEFAULT = GradientSettings()

@@ -16,8 +16,8 @@ from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.numerics.indices import SelectedValues
 from pytest_msprobe.numerics.judgement import CosineMaxAbs, Standard
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
-from pytest_msprobe.suites.precheck.answer import SHOWING_ROUNDING
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
+from pytest_msprobe.suites.precheck.suite import SHOWING_ROUNDING
 
 pytestmark = pytest.mark.needs("torch")
 

@@ -13,8 +13,8 @@ from fakes.engine import FakeEngine
 
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.engines.protocol import Unsupported
+from pytest_msprobe.suites.repeat import RepeatSettings
 from pytest_msprobe.suites.repeat.check import RepeatCheck
-from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.verdicts import Verdict
 
 BOTH: tuple[Direction, ...] = ("forward", "backward")

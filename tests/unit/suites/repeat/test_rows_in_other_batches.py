@@ -12,9 +12,8 @@ from fakes.engine import FakeEngine
 
 from msprobe_collector.dump_format import Direction, Dump, parse_api_name
 from pytest_msprobe.engines.protocol import Call, NumpyArgument
-from pytest_msprobe.suites.repeat.batch import UnknownBatch, find_batch, variants
-from pytest_msprobe.suites.repeat.check import RepeatCheck
-from pytest_msprobe.suites.repeat.options import RepeatSettings
+from pytest_msprobe.suites.repeat import RepeatSettings
+from pytest_msprobe.suites.repeat.check import RepeatCheck, UnknownBatch, find_batch, variants
 from pytest_msprobe.verdicts import Verdict
 
 

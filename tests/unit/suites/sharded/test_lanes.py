@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
-from pytest_msprobe.suites.sharded.lanes import KINDS, LaneRecord, picture
 from pytest_msprobe.suites.sharded.placements import Axis, Kind, Placement
+from pytest_msprobe.suites.sharded.report import KINDS, LaneRecord, picture
 
 
 def place(order: int, held_as: Kind, ranks: tuple[int, ...], *, is_wrong: bool = False) -> LaneRecord:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from pytest_msprobe.suites.sharded.orders import Rows
 from pytest_msprobe.suites.sharded.ranks import RankDump
-from pytest_msprobe.suites.sharded.rows import Rows
 
 RECORD = "Optimizer.SGD.0.forward"
 FIRST, SECOND = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(10, 15, dtype=np.float32)

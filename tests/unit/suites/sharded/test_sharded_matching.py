@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.suites.sharded.copies import named, parameter_of
-from pytest_msprobe.suites.sharded.matching import RecordMatching
+from pytest_msprobe.suites.sharded.matching import RecordMatching, named, parameter_of
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
 

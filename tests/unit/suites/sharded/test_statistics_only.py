@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.suites.sharded.placements import Grid, tried
-from pytest_msprobe.suites.sharded.statistics_only import PartStatistics
+from pytest_msprobe.suites.sharded.without_tensors import PartStatistics
 
 WHOLE = np.random.default_rng(1).standard_normal((4, 6)) + 0.3
 NOISE = np.random.default_rng(2).standard_normal((4, 6))

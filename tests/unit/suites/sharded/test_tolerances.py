@@ -13,7 +13,7 @@ from dump_builder import DumpBuilder
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, phase_of
-from pytest_msprobe.suites.sharded.logical import LogicalRun
+from pytest_msprobe.suites.sharded.outline import LogicalRun
 from pytest_msprobe.suites.sharded.placements import Grid, tried
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.suites.sharded.tolerances import Tolerances

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from msprobe_collector.configuration.configuration import ConfigurationError
+from msprobe_collector.configuration import ConfigurationError
 from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.mindspore.kernel_dump import FILE_NAMES, MindSporeKernelDump, kernel_settings
 

@@ -21,7 +21,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.run_answer import open_keys, run_answer
-from pytest_msprobe.suites.comparison.advice import advice
+from pytest_msprobe.suites.comparison.table import advice
 from pytest_msprobe.verdicts import RowCounts
 
 

@@ -10,9 +10,9 @@ from msgspec import structs
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Causes, Fault
+from pytest_msprobe.suites.comparison.accounting.evidence import OtherLeaves
 from pytest_msprobe.suites.comparison.accounting.faults import find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
-from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.accounting.tracing import RunTraits, Traced, Tracer, TraceState
 
 RUN = RunTraits(is_whole=True, is_one_framework=True, tells_dtypes=True, first_place=1)

@@ -6,7 +6,7 @@ import pytest
 
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep
-from pytest_msprobe.suites.comparison.content.judgement import causes_by_content
+from pytest_msprobe.suites.comparison.accounting.diagnosis import causes_by_content
 from pytest_msprobe.suites.comparison.content.place import Region
 
 

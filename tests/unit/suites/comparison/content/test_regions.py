@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.answers.content import SharedContent
+from pytest_msprobe.answers.finding import SharedContent
 from pytest_msprobe.numerics.dtypes import unit_roundoff
-from pytest_msprobe.suites.comparison.content.content import CommonContent
-from pytest_msprobe.suites.comparison.content.parameters import results_of
-from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
+from pytest_msprobe.suites.comparison.content import CommonContent, ContentRows, RowContent
+from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results, results_of
 from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate
-from pytest_msprobe.suites.comparison.content.rejoined import ContentRows, RowContent
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldRun, HeldValue
 
 RANDOM = np.random.default_rng(0)

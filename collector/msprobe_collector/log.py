@@ -1,7 +1,0 @@
-"""The logger of the collector."""
-
-from __future__ import annotations
-
-import logging
-
-logger = logging.getLogger("msprobe_collector")

@@ -1,1 +1,0 @@
-"""Laws of random outputs, and counts of independent events that show whether a sample follows one."""
