@@ -395,9 +395,10 @@ def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
     waiting: list[tuple[LeafPath, Value]] = [(("input",), forward.arguments), (("kwargs",), forward.keywords)]
     while waiting:
         path, value = waiting.pop()
-        if isinstance(value, TensorValue) and not value.is_numpy and _is_differentiable(value):
+        if isinstance(value, (tuple, dict)):
+            waiting += [((*path, step), item) for step, item in items_of(value)]
+        elif isinstance(value, TensorValue) and not value.is_numpy and _is_differentiable(value):
             yield path
-        waiting += [((*path, step), item) for step, item in items_of(value)]
 
 
 def _distance(array: Array, reference: Array) -> float:

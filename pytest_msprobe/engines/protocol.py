@@ -222,7 +222,8 @@ def padded_incoming(incoming: tuple[Array | None, ...], outputs: int) -> tuple[A
 
 def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
-    return list(mapped(("input",), call.arguments, convert)), mapped(("kwargs",), call.keywords, convert)
+    arguments = [mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]
+    return arguments, {key: mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
 
 
 def with_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> Call:

@@ -285,10 +285,11 @@ class TorchEngine:
         Raises:
             DeviceFailure: the call has an error, and the device computes nothing any more.
         """
-        if self._is_raised and any(getattr(value, "size", 0) >= FEWEST_SLICED for value in call.arguments):
-            return run_sliced(self._whole, call, differentiate)
+        for value in call.arguments if self._is_raised else ():
+            if getattr(value, "size", 0) >= FEWEST_SLICED:
+                return run_sliced(self._whole, call, differentiate)
         try:
-            return self._whole(call, differentiate)
+            return self._run(call, self._made_ready(call, differentiate))
         except RuntimeError:
             self._try_device(self._torch)
             raise

@@ -286,9 +286,10 @@ def refuse_malformed(value: Value, place: FieldPath) -> None:
     """
     if isinstance(value, MalformedValue):
         raise place.fault(value.problem, *value.steps)
-    for step, item in items_of(value):
-        if isinstance(item, (MalformedValue, tuple, dict)):
-            refuse_malformed(item, place / step)
+    if value and isinstance(value, (tuple, dict)):
+        for step, item in items_of(value):
+            if isinstance(item, (MalformedValue, tuple, dict)):
+                refuse_malformed(item, place / step)
 
 
 def _tagged(type_name: str, encoded: dict[str, Any]) -> Value:
