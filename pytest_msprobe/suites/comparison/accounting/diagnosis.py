@@ -134,8 +134,8 @@ def _extra(region: Region, steps: Sequence[AccountStep]) -> AccountStep | None:
 
 
 def _call_of(step: AccountStep) -> tuple[str, bool]:
-    """The name of a call, and whether the golden run alone has it."""
-    return step.operation.name, step.account.place < 0
+    """The call of a record, and whether the golden run alone has it."""
+    return step.operation.call, step.account.place < 0
 
 
 _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "checksums", "fingerprints", "none")
