@@ -32,3 +32,14 @@ def test_a_call_of_one_run_explains_another_gradient_unless_its_backward_is_ther
     steps.append(step(optimizer, 2, content="parted", region=Region((optimizer,), parameters=("weight",))))
     (fault,) = causes_by_content(steps, [])
     assert (fault.kind, fault.step.record) == (kind, record)
+
+
+def test_a_call_that_writes_over_what_a_backward_needs_explains_it_whatever_its_own_backward_gives() -> None:
+    backward = "Tensor.exp.0.backward"
+    steps = [
+        step("Tensor.mul_.0.forward", 0, content="unused"),
+        step("Tensor.mul_.0.backward", 1, content="unused"),
+        step(backward, 2, content="parted", region=Region((backward,))),
+    ]
+    (fault,) = causes_by_content(steps, [])
+    assert (fault.kind, fault.step.record) == ("only_one_side", "Tensor.mul_.0.forward")
