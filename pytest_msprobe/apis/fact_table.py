@@ -260,8 +260,9 @@ def _key(name: str, api_type: str) -> str:
     return name if name.partition(".")[0] in API_TYPES and "." in name else plain_name(name)
 
 
+# Facts by their topics:
+# - Random and uninitialised APIs: the law of their outputs, and what their arguments say of it.
 # - Calls that draw inside when their arguments say so: attention and recurrent layers with dropout.
-#
 # - Outputs that are not judged element by element as they stand: indices, and values in an open order.
 # - Which recorded values are memory that nobody had written yet: the one owner of this fact for all suites.
 # - API calls that cannot be judged at all, each with its reason.

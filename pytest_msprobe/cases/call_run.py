@@ -217,6 +217,7 @@ class CallRun:
         raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
 
 
+# Outputs that may come in any order are put into one order before they are compared.
 # - Outputs that are indices: under ties several answers are right, so they are judged by the values they select.
 # - Gradients that may stand in several places: of selections (max, topk, ...) under ties, and of equal shapes.
 

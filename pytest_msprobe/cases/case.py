@@ -53,12 +53,11 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 
-# DTensor runs an operation on the local parts of its arguments. Where their placements do not
-# allow that it moves values between ranks first, which a dump of one rank does not hold. The
-# placements of arguments and outputs tell.
+# A call of DTensors is judged where it is the same operation on the parts that one rank holds. DTensor runs an
+# operation on the local parts of its arguments. Where their placements do not allow that it moves values between
+# ranks first, which a dump of one rank does not hold. The placements of arguments and outputs tell.
 #
-# Source: torch.distributed.tensor 2.13, `placement_types.py` (a replicated value becomes a partial
-# sum by division).
+# Source: torch.distributed.tensor 2.13, `placement_types.py` (a replicated value becomes a partial sum by division).
 
 
 Kind = Literal["R", "S", "P"]

@@ -41,7 +41,7 @@ from msprobe_collector.dump_format.values import (
 )
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 from pytest_msprobe.engines.protocol import Argument, Array, Call, LeafPath, NumpyArgument, Output, Unsupported, leaves
-from pytest_msprobe.numerics.expected import Absolute, Relative, Times
+from pytest_msprobe.numerics.expected import Absolute, Times
 
 #: (drawn values, the record, a generator) -> values that fit.
 Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
@@ -85,7 +85,7 @@ def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator)
 
 def _strictly_inside(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Probabilities whose logarithms exist, also after rounding."""
-    inside = Relative.RECORDED_MEAN
+    inside = Absolute.INSIDE
     return np.clip(array.astype(np.float64), inside, 1 - inside).astype(array.dtype)
 
 

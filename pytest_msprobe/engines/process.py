@@ -1,15 +1,12 @@
-"""Importing a framework: a million objects that stay to the end, and threads that wait for work.
+"""What frameworks do to the process that runs them.
 
-Ascend NPUs under PyTorch: all that is asked of torch_npu. It has run against a stand-in only, never on an NPU.
-
-A limit on how long one check may hang.
-
-Memory that the C library keeps of what was freed.
-
-The floating-point mode of this thread, which a framework's kernel may change behind our back.
-
-MindSpore's CPU kernels (those of `ops.cosine_similarity`, for one) leave flush-to-zero switched on in the thread that
-called them: from then on NumPy and PyTorch read every subnormal number as zero, in the benchmark too.
+- Importing a framework: a million objects that stay to the end, and threads that wait for work.
+- Ascend NPUs under PyTorch: all that is asked of torch_npu. It has run against a stand-in only, never on an NPU.
+- A limit on how long one check may hang.
+- Memory that the C library, and MindSpore, keep of what was freed.
+- The floating-point mode of this thread, which a framework's kernel may change behind our back: MindSpore's CPU kernels
+  (those of `ops.cosine_similarity`, for one) leave flush-to-zero switched on in the thread that called them. From then
+  on NumPy and PyTorch read every subnormal number as zero, in the benchmark too.
 """
 
 from __future__ import annotations
@@ -213,9 +210,10 @@ def _c_library(name: str) -> Any:
         return None
 
 
-# Its pool of tensors asks for 1 GB at a time and gives nothing back; `runtime.empty_cache` is for
-# Ascend. The pages of tensors that nobody has written, which get what lies idle in the pool, can
-# be given back all the same: they stay reserved, and read as zeros until they are written again.
+# Memory that MindSpore keeps on a CPU of what was freed. Its pool of tensors asks for 1 GB at a time and gives
+# nothing back; `runtime.empty_cache` is for Ascend. The pages of tensors that nobody has written, which get what lies
+# idle in the pool, can be given back all the same: they stay reserved, and read as zeros until they are written
+# again.
 
 
 #: The least that is given back; the pool takes the smallest idle piece that is large enough, and from its beginning.

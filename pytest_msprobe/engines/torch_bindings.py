@@ -354,8 +354,8 @@ def _form(name: str, line: Fact) -> CallMapping:
     return CallMapping(text, read_signature(line.parameters or "()", lambda default: default), expression)
 
 
-# Such an error comes before anything is computed, and says nothing of a device: the dump is of
-# another version.
+# Whether an error says that the arguments of a dump do not fit the function of the installed framework. Such an error
+# comes before anything is computed, and says nothing of a device: the dump is of another version.
 
 
 #: How compiled front ends and the tables here refuse arguments, and how functions without a signature do.

@@ -451,6 +451,8 @@ class Absolute:
     ZERO_OF_FLOAT32 = 1e-30
     #: The same of float64.
     ZERO_OF_FLOAT64 = 1e-300
+    #: Drawn probabilities are so far from 0 and from 1: their logarithms exist after rounding, too.
+    INSIDE = 2.0**-7
     #: Whole numbers below this count, label or index something.
     COUNTING = 2.0**20
     #: Rounding of a similarity and of its limit, which are between 0 and 1.

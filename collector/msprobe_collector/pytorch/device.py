@@ -1,5 +1,4 @@
-"""PyTorch's operations where tensors are: copies, statistics and sketches, computed later than they
-are asked for.
+"""PyTorch's operations where tensors are: copies, statistics and sketches, computed later than they are asked for.
 
 - Of a small tensor a copy is kept where it is: one operation. Copies of one dtype and shape are reduced at once.
 - A large one on a device is reduced at once, none of which the host waits for: in one pass by a kernel of Triton, else

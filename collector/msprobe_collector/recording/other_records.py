@@ -1,6 +1,4 @@
-"""Records of no call: values that a script saves by hand (level debug), and what an optimizer gets
-and leaves.
-"""
+"""Records of no call: values that a script saves by hand (level debug), and what an optimizer gets and leaves."""
 
 from __future__ import annotations
 

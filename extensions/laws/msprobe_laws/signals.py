@@ -43,7 +43,7 @@ class ClipNorm(Law[Clipping]):
         if clipping.has_other_ranks and clipping.reported is not None and is_larger:
             whole = clipping.reported  # of parameters that are spread over ranks
             if clipping.norm_after is None:
-                return Unchecked("the norm is that of gradients on all ranks, and this one has a part of them")
+                return Unchecked("the norm is larger than that of the gradients here, which may be a part of all")
         elif clipping.reported is not None:
             size = abs(clipping.reported - before) / (relative * before + Absolute.ZERO_OF_FLOAT32)
             if not size <= 1:

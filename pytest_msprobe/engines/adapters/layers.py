@@ -1,6 +1,4 @@
-"""Layers of MindSpore in PyTorch: activations, normalisation, sequences, matrices, convolutions,
-pools.
-"""
+"""Layers of MindSpore in PyTorch: activations, normalisation, sequences, matrices, convolutions, pools."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.fact_table import UnwrittenMemory
 from pytest_msprobe.suites.overflow.values import FINITE, BufferRules, Finiteness, ObservedValue, OverflowDump, combined
 
-# log(0) in the position buckets of T5 is -Inf in the places that a `where` fills from elsewhere.
-# Whether a value is taken out shows in the flow: all that is computed from it is finite.
+# NaN and Inf that a step takes out again: log(0) in the position buckets of T5 is -Inf in the places that a `where`
+# fills from elsewhere. Whether a value is taken out shows in the flow: all that is computed from it is finite.
 
 
 #: What a value is known by in dumps that do not say who made it.

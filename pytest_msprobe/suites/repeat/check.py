@@ -38,8 +38,8 @@ from pytest_msprobe.suites.repeat import RepeatSettings
 from pytest_msprobe.suites.repeat.results import Outcome, Runs, bytes_of, failure_text, judge_runs
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
-# What a row is made of is known of the API (`apis/facts/batch.txt`); of APIs of which it is not
-# known, nothing is said.
+# Rows of a call in other batches. What a row is made of is known of the API (`apis/facts/batch.txt`); of APIs of
+# which it is not known, nothing is said.
 
 
 _ARRAY = "__array_interface__"

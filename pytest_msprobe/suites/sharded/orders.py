@@ -128,7 +128,8 @@ def disordered(values: Iterable[Along], orders: Mapping[Kind, Order]) -> tuple[d
     return moved, all_orders
 
 
-# What the row holds before the step tells in which order the parameters of the logical run are.
+# Parameters that the ranks hold in a row, each a part of it, as ZeRO by hand does: what the row holds before the step
+# tells in which order the parameters of the logical run are.
 
 
 _BEFORE = "input.parameters."

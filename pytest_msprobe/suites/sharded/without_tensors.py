@@ -1,5 +1,4 @@
-"""Values of which a dump holds no tensors, put together and compared by their statistics or their
-sketches.
+"""Values of which a dump holds no tensors, put together and compared by their statistics or their sketches.
 
 Replicas have equal statistics. Of shards the maximum is the largest, the minimum the least, sums and squared norms add
 up. Of terms of a sum the sums alone add up, and the norm is at most the sum of the norms: the weakest of the three.

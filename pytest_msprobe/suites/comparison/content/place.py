@@ -21,8 +21,8 @@ from pytest_msprobe.numerics.expected import Relative, Share, Times
 from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, Parting, tolerance_of
 from pytest_msprobe.suites.comparison.content.values import LOOK_DIGITS, HeldParameter, HeldRun, HeldValue
 
-# A port may call them otherwise, transpose them, and join several into one: of what is joined,
-# sizes, squares of norms and sums add up.
+# Parameters of two runs are paired by what they hold. A port may call them otherwise, transpose them, and join
+# several into one: of what is joined, sizes, squares of norms and sums add up.
 
 
 @dataclass(frozen=True, slots=True)
