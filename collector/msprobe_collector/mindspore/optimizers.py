@@ -231,9 +231,7 @@ class OptimizerCalls(OptimizerRecords):
 
     def __init__(self, session: Session) -> None:
         """See nothing yet."""
-        super().__init__(
-            session, ParameterNames(own_parameters, lambda others: {id(item): item.name for item in others})
-        )
+        super().__init__(session, ParameterNames(own_parameters, _names_of))
         self._swaps = MethodSwaps()
 
     def install(self) -> None:

@@ -4,7 +4,7 @@ and leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import FrameType
 from typing import Any, ClassVar
@@ -221,7 +221,7 @@ class ParameterNames:
             for last, parameter in self._parameters_of(layer).items():
                 name = f"{path}.{last}".removeprefix(".")
                 # Beside it the copy in higher precision that wrappers of optimizers update.
-                for item in (parameter, getattr(parameter, "main_param", None)):
+                for item in (parameter, getattr(parameter, "main_param", parameter)):
                     self._known.setdefault(id(item), (name, item))
 
     def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
@@ -232,11 +232,13 @@ class ParameterNames:
         unknown = [parameter for parameter in chain(*groups) if id(parameter) not in self._known]
         others = self._others(unknown) if unknown else {}
         names: list[str] = []
+        taken: set[str | None] = {None}
         for number, group in enumerate(groups):
             for index, parameter in enumerate(group):
                 name, _ = self._known.get(id(parameter), (others.get(id(parameter)), None))
                 place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
-                names.append(name if name is not None and name not in names else place)
+                names.append(place if name in taken else name)
+                taken.add(names[-1])
         return names
 
     def clear(self) -> None:
@@ -293,11 +295,15 @@ class OptimizerRecords:
     ) -> dict[str, Any]:
         """Take what the update gets that runs in `frame`; returns the parameters by name, of which `gradients` are."""
         parameters = self._parameters(optimizer)
-        self._records.begin(type(optimizer).__name__, optimizer, named("parameters", parameters.items()))
-        self._records.gets(optimizer, [("settings", self._settings(optimizer))])
-        self._records.gets(optimizer, extensions.optimizer_leaves(self.framework, optimizer, frame).items())
-        self._records.gets(optimizer, gradients(parameters))
-        self._records.gets(optimizer, self._state(optimizer, parameters))
+
+        def values() -> Iterator[tuple[str, Any]]:  # asked for one by one, so that the record says which it lacks
+            yield from named("parameters", parameters.items())
+            yield "settings", self._settings(optimizer)
+            yield from extensions.optimizer_leaves(self.framework, optimizer, frame).items()
+            yield from gradients(parameters)
+            yield from self._state(optimizer, parameters)
+
+        self._records.begin(type(optimizer).__name__, optimizer, values())
         return parameters
 
     def _end(self, optimizer: Any) -> None:
