@@ -42,7 +42,7 @@ PLUGIN = (
 import pytest
 import mindspore, ml_dtypes, torch
 from audit_watch import Watch
-from pytest_msprobe.engines.adapters import adapters
+from pytest_msprobe.engines import adapters
 
 mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
 mindspore.Tensor(1.0) + 1.0
