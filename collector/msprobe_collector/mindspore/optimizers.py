@@ -1,6 +1,8 @@
 """What optimizers of MindSpore get and leave: seen at the `__call__` of their base classes.
 
 Nothing is seen of an optimizer that runs inside a graph.
+
+Hyper-parameters of optimizers, per parameter group: those of nn, and of mint and experimental.
 """
 
 from __future__ import annotations
