@@ -385,7 +385,7 @@ class Debugger:
         self._step = 0
         self.model: Any = None
         self._is_started = False
-        self._was_started = False
+        self._started_step = -1  # -1: none was
         self.script_error: BaseException | None = None
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
@@ -453,7 +453,7 @@ class Debugger:
             return
         self._work.check_start(models, has_token_range=span is not None)
         self._work.write_to(self.service.config.dump_path)
-        self._is_started = self._was_started = True
+        self._is_started, self._started_step = True, self._step
         self.model = model
         self._work.start(self._step, models, token_range=span, rank=rank_id, rows=rows)
 
@@ -461,9 +461,9 @@ class Debugger:
     def stop(self) -> None:
         """Collect no more until the next start(); what was collected is on disk then.
 
-        Gradients of what ran before still arrive until step(). It warns where there was no start() at all.
+        Gradients of what ran before still arrive until step(). It warns in a step without a start().
         """
-        if not self._was_started:
+        if self._started_step != self._step:
             logger.warning("stop() was called without start(): there is nothing to stop")
         if not self._is_started:
             return
@@ -486,7 +486,7 @@ class Debugger:
             if self._work.made is not None:
                 self._work.made.discard_step()
             return
-        if not self._was_started and self.configuration.level != "debug" and not self._guard.faults.has_any:
+        if self._started_step < 0 and self.configuration.level != "debug" and not self._guard.faults.has_any:
             raise DebuggerError("step() was called before any start()")
         self._end_started()
         self._work.end_step()

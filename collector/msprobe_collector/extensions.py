@@ -9,7 +9,7 @@ Of the collector, beside the public names of its packages and `dump_format`, an 
 - recording.guard (Activity, FaultLog, Guard), recording.process.run and recording.swaps (ApiTarget, Installation,
   MethodSwaps);
 - pytorch: calls.is_searched, checkpoints.RUN_BACKWARD, optimizers (clipping_functions, gradient_of, group_settings,
-  is_inside), parameter_names.ParameterNames, threads_and_graphs.outside;
+  is_inside), parameter_names.parameter_names, threads_and_graphs.outside;
 - mindspore: discovery (JitCalls, is_searched), mindspore_internals (communication_rank, graph_executors,
   is_graph_mode), optimizers (steps_done, update_groups), tensor_values.mindspore_values;
 - loading.loader_of of msprobe_collector.

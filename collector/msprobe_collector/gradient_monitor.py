@@ -1,7 +1,9 @@
 """Gradient monitoring: statistics and signs of every parameter's gradient at each optimizer step, in small files.
 
-- Watching an optimizer's gradients.
+- The files of one rank: a summary per step and, beside it, the signs of each gradient.
+- What is said about one gradient, computed in float64 over chunks of it.
 - Columns and cells of grad_summary_{step}.csv.
+- Watching an optimizer's gradients.
 """
 
 from __future__ import annotations
@@ -27,10 +29,6 @@ from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-
-# What is said about one gradient, computed in float64 over chunks of it.
-
 
 _SUMMARY = re.compile(r"grad_summary_\d+\.csv", re.ASCII)
 _STEP = re.compile(r"step\d+", re.ASCII)

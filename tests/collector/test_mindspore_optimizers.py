@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from msprobe_collector.mindspore.optimizers import OptimizerCalls
+
 
 def test_a_parameter_that_bears_the_path_of_another_one_has_a_name_of_its_own(make_debugger, records):
     network = nn.SequentialCell(nn.Dense(3, 2, has_bias=False))
@@ -17,3 +19,16 @@ def test_a_parameter_that_bears_the_path_of_another_one_has_a_name_of_its_own(ma
     assert record["gradients.0.weight"]["Max"] == 1
     assert record["gradients.param_groups.0.params.1"]["Max"] == 2
     assert record["parameters.param_groups.0.params.1"]["Max"] == 5
+
+
+def test_a_record_says_that_settings_are_missing(make_debugger, records, monkeypatch):
+    def fails(self, optimizer):
+        raise RuntimeError("no settings")
+
+    monkeypatch.setattr(OptimizerCalls, "_settings", fails)
+    network = nn.SequentialCell(nn.Dense(3, 2, has_bias=False))
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    with make_debugger(level="mix").collect(network):
+        optimizer((Tensor(np.ones((2, 3), "float32")),))
+    record = records()["Optimizer.SGD.0.forward"]
+    assert record["fault"] == "of its input values some are missing: RuntimeError: no settings"

@@ -239,6 +239,9 @@ def test_a_second_stop_says_nothing(make_debugger, caplog):
     debugger.forward_backward_dump_end()
     debugger.stop()
     assert caplog.text == ""
+    debugger.step()
+    debugger.stop()
+    assert "stop() was called without start()" in caplog.text
 
 
 def test_what_can_go_on_is_a_warning(make_debugger, caplog, records):

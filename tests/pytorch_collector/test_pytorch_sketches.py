@@ -30,7 +30,7 @@ def assert_same(tensor: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("shape", [(), (1,), (5, 7), (8, 33, 40), (2, 3, 4, 5), (1 << 17,), (70001 * 2,), (3000, 500)])
 def test_shapes(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_BLOCK", 1 << 12)
+    monkeypatch.setattr(device, "_SKETCHED_AT_ONCE", 1 << 12)
     device._arithmetic.cache_clear()
     assert_same(torch.randn(shape))
     device._arithmetic.cache_clear()

@@ -101,6 +101,21 @@ def test_a_model_that_start_was_not_given_is_the_first_that_runs(make_debugger: 
     assert found.batches[0][0].fingerprint != found.batches[1][0].fingerprint
 
 
+def test_a_model_may_give_its_parameters_in_the_manner_of_older_versions(make_debugger: Any, manifest: Any) -> None:
+    class Older(nn.Sequential):
+        def named_parameters(self, prefix: str = "", recurse: bool = True) -> Any:
+            return super().named_parameters(prefix, recurse)
+
+    model = Older(nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with make_debugger(level="L1").collect():
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    names = ("0.weight", "0.bias")
+    assert manifest().optimizers[0].groups[0].parameters == names
+    assert tuple(entry.name for entry in manifest().models[0].parameters) == names
+
+
 def test_the_state_is_that_at_the_beginning_of_the_step(make_debugger: Any, manifest: Any) -> None:
     model = network()
     wanted = TorchFacts().models([model])[0]["parameters"]

@@ -1,5 +1,8 @@
 """config.json and constructor arguments to one Configuration.
 
+- What configuration files of the existing tool say that this collector does not do, and what
+  stands for it. No key of these files ends a training: what is without effect is named once, with
+  the reason.
 - What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not.
 - The keys of config.json: what each may be, and its default.
 """
@@ -35,9 +38,6 @@ from msprobe_collector.configuration import (
     parse_steps,
     read_api_list,
 )
-
-# No key of these files ends a training: what is without effect is named once, with the reason.
-
 
 _LATER = "tensors are checked after the training, by pytest --msprobe-dump"
 _KERNELS = "it belongs to Ascend's own dump"

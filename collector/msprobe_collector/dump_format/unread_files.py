@@ -1,6 +1,4 @@
-"""Files beside dumps, or given as dumps by mistake, that are recognised and not read: kernel dumps,
-and files of older tools.
-"""
+"""Files of kernel dumps and older tools, given as dumps by mistake: recognised, not read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
 """MindSpore's operations where tensors are: copies, statistics, sketches and hashes, none of which the host waits for.
 
+- Of a small tensor a copy is kept where it is: one operation.
+- A large one is reduced at once, in at most 12 operations for each 2**21 elements, for which the
+  host does not wait.
+- All of it comes to the host in one copy.
+
+On a CPU this would be slower: NumPy reads a tensor there in 1 us, and an operation of MindSpore
+takes 30 to 300 us.
 Run so far on a CPU alone, in tests, where MindSpore's operations on the CPU stand for those of a device.
 """
 
@@ -216,14 +223,6 @@ def sketch_on_device(tensor: Any) -> Any:
         flat = mint.cat([flat.reshape(rows, length, columns), zeros], 1).reshape(-1)
     is_wide = tensor.dtype in (mindspore.float64, mindspore.int32, mindspore.int64)
     return _arithmetic(_wide(tensor.dtype) if is_wide else mindspore.float32).fold(flat, plan)
-
-
-# - Of a small tensor a copy is kept where it is: one operation.
-# - A large one is reduced at once, in at most 12 operations for each 2**21 elements, for which the host does not wait.
-# - All of it comes to the host in one copy.
-#
-# On a CPU this would be slower: NumPy reads a tensor there in 1 us, and an operation of MindSpore
-# takes 30 to 300 us.
 
 
 #: Up to this many elements a tensor is copied.

@@ -1,5 +1,6 @@
 """Which callables of the installed MindSpore are APIs: found by looking, less a list of those that are not meant.
 
+- Cells and their parameters, and communication that ends after `wait`.
 - Names of APIs that were bound before collecting began, and that cannot be reached.
 - Primitives that Cells hold as attributes, seen at the `__call__` of their classes.
 - Functions under `mindspore.jit`: recorded from outside, with the originals in place while they compile and run.

@@ -1,4 +1,8 @@
-"""The state of MindSpore, and its private names whose place depends on the version."""
+"""The state of MindSpore, and its private names whose place depends on the version.
+
+Errors of the script's own computation, which MindSpore raises where somebody looks at any tensor
+later.
+"""
 
 from __future__ import annotations
 

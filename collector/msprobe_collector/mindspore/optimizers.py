@@ -1,6 +1,8 @@
 """What optimizers of MindSpore get and leave: seen at the `__call__` of their base classes.
 
 Nothing is seen of an optimizer that runs inside a graph.
+
+Hyper-parameters of optimizers, per parameter group: those of nn, and of mint and experimental.
 """
 
 from __future__ import annotations
@@ -231,9 +233,7 @@ class OptimizerCalls(OptimizerRecords):
 
     def __init__(self, session: Session) -> None:
         """See nothing yet."""
-        super().__init__(
-            session, ParameterNames(own_parameters, lambda others: {id(item): item.name for item in others})
-        )
+        super().__init__(session, ParameterNames(own_parameters, _names_of))
         self._swaps = MethodSwaps()
 
     def install(self) -> None:

@@ -1,4 +1,9 @@
-"""What PyTorch's calls look like: Modules and their parameters, API calls as a function mode sees them."""
+"""What PyTorch's calls look like: Modules, and API calls as a function mode sees them.
+
+- The stack of modes of this thread: one mode is put on it, and taken off it wherever it is by
+  then.
+- What sees calls of APIs: the mode, and recording functions for what modes do not see.
+"""
 
 from __future__ import annotations
 
@@ -179,10 +184,6 @@ class ApiCalls(CallObserver):
     def _sources(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_in_place = changes_first_argument(what) or kwargs.get("inplace") is True
         return self._tap.before(args, kwargs, is_in_place=is_in_place)
-
-
-# The stack of modes of this thread: one mode is put on it, and taken off it wherever it is by
-# then.
 
 
 #: Its functions have no types.

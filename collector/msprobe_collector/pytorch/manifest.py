@@ -123,7 +123,10 @@ class TorchFacts(RunFacts):
 
     def parameters(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`."""
-        return uncompiled(model.named_parameters(remove_duplicate=False))
+        try:
+            return uncompiled(model.named_parameters(remove_duplicate=False))
+        except TypeError:  # a model's own method, of a time before that argument
+            return uncompiled(model.named_parameters())
 
     def buffers(self, model: Any) -> Iterable[tuple[str, Any]]:
         """See `RunFacts`."""

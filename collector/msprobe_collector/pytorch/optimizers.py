@@ -2,6 +2,8 @@
 
 Every optimizer that derives from `torch.optim.Optimizer` calls them, fused and foreach ones too, and those inside
 wrappers and loss scalers. Norms are taken where gradients are clipped by PyTorch, Megatron and DeepSpeed.
+
+Hyper-parameters of optimizers, per parameter group.
 """
 
 from __future__ import annotations

@@ -547,7 +547,8 @@ class ProcessObjects:
         """Those that there are, by the names of the kinds."""
         if _INSTANCES_COUNT and self._known and self._references == self._counted():
             objects = {name: [refer() for refer in references] for name, references in self._known.items()}
-            if None not in chain(*objects.values()):
+            # Not by `in`, which compares by code of the objects.
+            if all(value is not None for value in chain(*objects.values())):
                 return objects
         counts = self._counted()  # before the look: what another thread makes meanwhile is looked for next time
         objects = self._looked_for()

@@ -1,8 +1,12 @@
-"""Records of no call: values that a script saves by hand (level debug), and what an optimizer gets and leaves."""
+"""Records of no call.
+
+- Values that a script saves by hand (level debug).
+- What an optimizer gets and leaves, and what clips gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import FrameType
 from typing import Any, ClassVar
@@ -127,18 +131,18 @@ class SavedValues:
         return f"a {type(value).__name__} is not a tensor, number, text, list, tuple or dict"
 
 
-# The keywords of such a record are `parameters.<name>`, `gradients.<name>` and
-# `state.<name>.<key>` before the update, its output the same names after it. `settings` are the
-# hyper-parameters of each group, in the order of the parameters; extensions add what they know of
-# the optimizer. Values are taken one by one: no more than one of a model's is in memory.
-
-
 #: (name in the record, value) of each value.
 Named = Iterable[tuple[str, Any]]
 
 
 class UpdateRecords:
-    """Begins and ends the records of updates and clippings."""
+    """Begins and ends the records of updates and clippings, `Optimizer.<Class>.<k>.forward`.
+
+    The keywords of such a record are `parameters.<name>`, `gradients.<name>` and
+    `state.<name>.<key>` before the update, its output the same names after it. `settings` are the
+    hyper-parameters of each group, in the order of the parameters; extensions add what they know
+    of the optimizer. Values are taken one by one: no more than one of a model's is in memory.
+    """
 
     def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
@@ -219,7 +223,7 @@ class ParameterNames:
             for last, parameter in self._parameters_of(layer).items():
                 name = f"{path}.{last}".removeprefix(".")
                 # Beside it the copy in higher precision that wrappers of optimizers update.
-                for item in (parameter, getattr(parameter, "main_param", None)):
+                for item in (parameter, getattr(parameter, "main_param", parameter)):
                     self._known.setdefault(id(item), (name, item))
 
     def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
@@ -230,11 +234,14 @@ class ParameterNames:
         unknown = [parameter for parameter in chain(*groups) if id(parameter) not in self._known]
         others = self._others(unknown) if unknown else {}
         names: list[str] = []
+        taken: set[str] = set()
         for number, group in enumerate(groups):
             for index, parameter in enumerate(group):
                 name, _ = self._known.get(id(parameter), (others.get(id(parameter)), None))
-                place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
-                names.append(name if name is not None and name not in names else place)
+                if name is None or name in taken:
+                    name = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
+                names.append(name)
+                taken.add(name)
         return names
 
     def clear(self) -> None:
@@ -291,11 +298,15 @@ class OptimizerRecords:
     ) -> dict[str, Any]:
         """Take what the update gets that runs in `frame`; returns the parameters by name, of which `gradients` are."""
         parameters = self._parameters(optimizer)
-        self._records.begin(type(optimizer).__name__, optimizer, named("parameters", parameters.items()))
-        self._records.gets(optimizer, [("settings", self._settings(optimizer))])
-        self._records.gets(optimizer, extensions.optimizer_leaves(self.framework, optimizer, frame).items())
-        self._records.gets(optimizer, gradients(parameters))
-        self._records.gets(optimizer, self._state(optimizer, parameters))
+
+        def values() -> Iterator[tuple[str, Any]]:  # what fails in here is noted in the record
+            yield from named("parameters", parameters.items())
+            yield "settings", self._settings(optimizer)
+            yield from extensions.optimizer_leaves(self.framework, optimizer, frame).items()
+            yield from gradients(parameters)
+            yield from self._state(optimizer, parameters)
+
+        self._records.begin(type(optimizer).__name__, optimizer, values())
         return parameters
 
     def _end(self, optimizer: Any) -> None:

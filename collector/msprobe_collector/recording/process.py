@@ -1,8 +1,11 @@
-"""What a process is: the script that it runs, its environment variables, and its place among the
-others of its training.
+"""What a process is: its script, its environment variables, and its place in the training.
 
 - Its command line without secrets, and the git revision of its repository, read from files.
 - The exception that ended a step: class, message, and the line of the script.
+- Variables that change what a training computes. Only these are read: others may hold secrets.
+- Its rank and groups, as dump.json says them under `ranks`.
+- Running a script, or a module, as the main one of this process, for commands that do something
+  beside it.
 """
 
 from __future__ import annotations
@@ -176,7 +179,6 @@ def variables() -> tuple[str, ...]:
 
 def environment() -> dict[str, str]:
     """Return the variables of the table that are set, with at most 256 characters of each value."""
-    # Characters of a value that are kept.
     return {name: os.environ[name][:256] for name in variables() if name in os.environ}
 
 

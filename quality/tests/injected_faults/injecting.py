@@ -94,7 +94,6 @@ BORDERS = frozenset(
         "mindspore.callbacks._classes.<locals>.MsprobeStep.on_train_step_begin",
         "mindspore.callbacks._classes.<locals>.MsprobeStep.on_train_step_end",
         "mindspore.callbacks._classes.<locals>.MsprobeStep.__exit__",
-        "mindspore.callbacks._classes.<locals>.MsprobeStep._stop",
         "mindspore.callbacks._classes.<locals>.MsprobeInitStep.__init__",
         "mindspore.callbacks._classes.<locals>.MsprobeInitStep.on_train_epoch_begin",
         # what a loop or a trainer calls, which hands on to the debugger
@@ -112,7 +111,6 @@ BORDERS = frozenset(
         # what it raises is what the graphs of the script have raised
         "mindspore.mindspore_internals.wait_for_graphs",
         # hooks, which hand on to Guard.enter and pass the gradient on
-        "pytorch.gradients._guarded",
         "recording.gradients.ParameterGradients._hook.<locals>.arrived",
         "recording.other_records.SavedValues._watch.<locals>.arrived",
         "pytorch.framework.TorchOptimizers.watch.<locals>.before",

@@ -2,6 +2,8 @@
 
 - Of one array, and of many small ones of one dtype and size at once.
 - As the text that a dump has of them, which may be filled in when the record is complete otherwise.
+- What comes of the numbers that a framework has computed of a large tensor on its device, its
+  sketch too.
 """
 
 from __future__ import annotations
@@ -235,11 +237,9 @@ def filled(text: str, late: dict[str, str], zeros: set[str]) -> str:
     return "".join(parts)
 
 
-# No size of the elements is known on the host when a sketch is computed: all are multiplied by
-# 2**-32 in the tables of phases, which costs nothing and leaves room for the sums of the largest
-# numbers.
-
-
+#: No size of the elements is known on the host when a sketch is computed on a device: all are
+#: multiplied by 2**-32 in the tables of phases, which costs nothing and leaves room for the sums
+#: of the largest numbers.
 SHIFT = 32
 #: Largest magnitude that must be left after the shift, by the bytes of a number: below it digits are lost.
 _LEAST_SHIFTED = {4: 2.0**-125, 8: 2.0**-1050}

@@ -46,6 +46,19 @@ def test_nothing_is_looked_for_again_while_there_can_be_nothing_new(looks: list[
     assert len(looks) == 1
 
 
+def test_no_code_of_the_objects_runs(looks: list[None]) -> None:
+    class Incomparable(Optimizer):
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("it was compared")
+
+        __hash__ = Optimizer.__hash__
+
+    objects, held = ProcessObjects({"optimizers": Optimizer}), Incomparable()
+    for _ in range(2):
+        assert objects.now()["optimizers"][0] is held
+    assert len(looks) == 1
+
+
 def test_what_is_made_without_its_constructor_or_of_a_new_class_is_found(looks: list[None]) -> None:
     objects = ProcessObjects({"optimizers": Optimizer})
     held: list[Any] = [Optimizer()]
