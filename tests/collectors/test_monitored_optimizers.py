@@ -106,7 +106,6 @@ KILLED = """
 import os, signal, sys
 from collectors.frameworks import FRAMEWORKS
 from msprobe_collector.configuration.reader import read_configuration
-from msprobe_collector import gradient_files
 framework = next(item for item in FRAMEWORKS if item.name == sys.argv[2])
 optimizer, update = framework.optimizer({name: [1.0, 2.0] for name in "abc"})
 framework.monitor_type(read_configuration(sys.argv[1])).monitor(optimizer)

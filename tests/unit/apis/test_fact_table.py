@@ -105,9 +105,9 @@ def test_every_file_can_be_read_and_says_what_it_holds(topic: str) -> None:
 
 def test_asking_loads_no_framework_and_no_numpy() -> None:
     code = (
-        "import sys; from pytest_msprobe.apis import facts, topics;"
+        "import sys; from pytest_msprobe.apis import fact_table;"
         "from msprobe_collector.dump_format import ApiName; api = ApiName('Mint', 'rand', 0);"
-        "topics.reason_not_judged(api), topics.index_output(api), topics.random_api(api, 'pytorch');"
+        "fact_table.reason_not_judged(api), fact_table.index_output(api), fact_table.random_api(api, 'pytorch');"
         "assert not {'torch', 'mindspore', 'numpy', 'ml_dtypes'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
