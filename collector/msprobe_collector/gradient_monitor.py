@@ -1,7 +1,8 @@
 """Gradient monitoring: statistics and signs of every parameter's gradient at each optimizer step, in small files.
 
+- The files of one rank: a summary per step and, beside it, the signs of each gradient.
+- Figures of one gradient, and columns and cells of grad_summary_{step}.csv.
 - Watching an optimizer's gradients.
-- Columns and cells of grad_summary_{step}.csv.
 """
 
 from __future__ import annotations
@@ -27,10 +28,6 @@ from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-
-# What is said about one gradient, computed in float64 over chunks of it.
-
 
 _SUMMARY = re.compile(r"grad_summary_\d+\.csv", re.ASCII)
 _STEP = re.compile(r"step\d+", re.ASCII)
@@ -125,7 +122,7 @@ _CHUNK_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class GradientFigures:
-    """Figures of one gradient.
+    """Figures of one gradient, computed in float64 over chunks of it.
 
     Attributes:
         size: number of elements.

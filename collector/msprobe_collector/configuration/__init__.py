@@ -1,6 +1,13 @@
-"""config.json of the collector: read, checked once, and folded with constructor arguments into a frozen Configuration.
+"""What a collection is asked to do: the values that a frozen `Configuration` holds, and what each of them may be.
 
-Loads PyYAML when a configuration names an `api_list`, and no framework.
+- Which records are wanted, and which half of each: scope, list, tensor_list and data_mode.
+- Lists of steps and ranks: `[0, "3", "5-8"]`.
+- The user's YAML of APIs: which are hooked besides those found in MindSpore, and which are left alone.
+- Tasks, levels, and which go together.
+- dump_enable, which may be edited while training runs.
+- The one way in which a configuration says that it cannot be used.
+
+`reader` makes one of config.json. This module loads PyYAML when a configuration names an `api_list`, and no framework.
 """
 
 from __future__ import annotations
@@ -15,14 +22,6 @@ from typing import Any, Literal, NamedTuple
 from msprobe_collector import logger
 from msprobe_collector.dump_format import DIRECTIONS, Direction, is_cell_record, split_record_name
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-
-# - Which records are wanted, and which half of each: scope, list, tensor_list and data_mode.
-# - Lists of steps and ranks: `[0, "3", "5-8"]`.
-# - The user's YAML of APIs: which are hooked besides those found in MindSpore, and which are left alone.
-# - Tasks, levels, and which go together.
-# - dump_enable, which may be edited while training runs.
-# - The one way in which a configuration says that it cannot be used.
-
 
 _RANGE = re.compile(r"(\d{1,4300})(?:-(\d{1,4300}))?", re.ASCII)  # as many digits as int() takes
 MAX_NUMBER = 1_000_000

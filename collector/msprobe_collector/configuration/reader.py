@@ -1,7 +1,8 @@
-"""config.json and constructor arguments to one Configuration.
+"""config.json and constructor arguments, checked once and folded into one Configuration.
 
 - What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not.
 - The keys of config.json: what each may be, and its default.
+- Keys of the existing tool that are without effect here: none ends a training, each is named once, with the reason.
 """
 
 from __future__ import annotations
@@ -35,9 +36,6 @@ from msprobe_collector.configuration import (
     parse_steps,
     read_api_list,
 )
-
-# No key of these files ends a training: what is without effect is named once, with the reason.
-
 
 _LATER = "tensors are checked after the training, by pytest --msprobe-dump"
 _KERNELS = "it belongs to Ascend's own dump"

@@ -1,4 +1,4 @@
-"""The state of MindSpore, and its private names whose place depends on the version."""
+"""The state of MindSpore, its private names whose place depends on the version, and errors that it raises late."""
 
 from __future__ import annotations
 

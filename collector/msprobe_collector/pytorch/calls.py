@@ -1,4 +1,4 @@
-"""What PyTorch's calls look like: Modules and their parameters, API calls as a function mode sees them."""
+"""What PyTorch's calls look like: Modules and their parameters, and API calls, with what sees them."""
 
 from __future__ import annotations
 
@@ -181,11 +181,7 @@ class ApiCalls(CallObserver):
         return self._tap.before(args, kwargs, is_in_place=is_in_place)
 
 
-# The stack of modes of this thread: one mode is put on it, and taken off it wherever it is by
-# then.
-
-
-#: Its functions have no types.
+#: Has the stack of modes of this thread; its functions have no types.
 _overrides: Any = torch.overrides
 
 
@@ -220,7 +216,7 @@ def _rearrange(mode: Any, instead: list[Any]) -> None:
 
 
 class ApiInstallation:
-    """Puts in and takes out what sees calls."""
+    """Puts in and takes out what sees calls: the mode, and recording functions for what modes do not see."""
 
     def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
         left_out = [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]

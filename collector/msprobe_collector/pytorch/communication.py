@@ -1,9 +1,10 @@
-"""What a script does with torch.distributed: functions that modes do not see, its process groups, and
-stages of pipelines.
+"""What a script does with torch.distributed: functions that modes do not see, process groups, and stages of pipelines.
 
 - Collectives and point-to-point calls of the script, and of PyTorch's own parallelism (FSDP, pipelines).
 - Functional collectives, by which DTensor communicates.
 - Operations of a batch, which must stay the very functions that PyTorch knows.
+- Which microbatch a stage of `torch.distributed.pipelining` works on, as its schedule says.
+- The process groups that this process is in, and what they are called.
 """
 
 from __future__ import annotations

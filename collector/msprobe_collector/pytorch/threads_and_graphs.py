@@ -1,15 +1,4 @@
-"""Threads that the script starts: a mode belongs to one thread, so that each of them needs it on a stack of its own.
-
-The threads of PyTorch's own engine have the modes of the thread that called `backward`.
-
-Functions that torch.compile has compiled: nothing of the collector is in place while they run.
-
-The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So compiled
-code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls. Which code
-that was is noted.
-
-Captures of graphs of a device.
-"""
+"""What runs beside the calls of one thread: threads that the script starts, compiled code, and captured graphs."""
 
 from __future__ import annotations
 
@@ -38,6 +27,9 @@ from msprobe_collector.recording.swaps import MethodSwaps
 
 class ThreadSwaps:
     """Watches what the script runs in threads that it starts, and in pools of threads.
+
+    A mode belongs to one thread, so that each of them needs it on a stack of its own. The threads of PyTorch's own
+    engine have the modes of the thread that called `backward`.
 
     Attributes:
         count: how many pieces of work were watched so far.
@@ -192,7 +184,12 @@ _Enter = Callable[[], Callable[[], None]]
 
 
 class CompiledRegions:
-    """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
+    """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards.
+
+    The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So
+    compiled code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls.
+    Which code that was is noted.
+    """
 
     def __init__(
         self,
@@ -326,11 +323,6 @@ class _Hooks:
         yield self._enter
 
 
-# What the collector asks of a tensor (`detach`, a sum) is an operator like those of the script: a
-# TorchDispatchMode would count it, a TorchFunctionMode could change it, and `torch.jit.trace`,
-# `make_fx` and `torch.export` would put it into the graph.
-
-
 #: Some of its functions have no types.
 _C: Any = torch._C
 _dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
@@ -339,7 +331,12 @@ _without_functions: Callable[[], AbstractContextManager[object]] = _C.DisableTor
 
 
 def outside() -> AbstractContextManager[object]:
-    """A context in which no mode and no tracer of the script sees what this thread does. Gradient mode stays."""
+    """A context in which no mode and no tracer of the script sees what this thread does. Gradient mode stays.
+
+    What the collector asks of a tensor (`detach`, a sum) is an operator like those of the script: a TorchDispatchMode
+    would count it, a TorchFunctionMode could change it, and `torch.jit.trace`, `make_fx` and `torch.export` would put
+    it into the graph.
+    """
     if _dispatch_modes() or _tracer() is not None:
         return _outside_of_all()
     return _without_functions()
@@ -358,11 +355,6 @@ def _outside_of_all() -> Iterator[None]:
             _C._set_tracing_state(tracer)
 
 
-# The code that the compiler writes calls each graph by a global name. While a step is collected,
-# that name holds a function that records the call; nothing is compiled anew for it, since no guard
-# looks at these names.
-
-
 _UTILITIES = "torch._dynamo.utils"
 #: Global names of graphs; what stands behind the number is chosen at random.
 _GRAPH = "__compiled_fn_"
@@ -373,7 +365,11 @@ _Observe = Callable[[Callable[..., Any], str, tuple[Any, ...], dict[str, Any]], 
 
 
 class CompiledGraphs:
-    """Has each call of a compiled graph observed."""
+    """Has each call of a compiled graph observed: what goes into it and comes out, and its gradients.
+
+    The code that the compiler writes calls each graph by a global name. While a step is collected, that name holds a
+    function that records the call; nothing is compiled anew for it, since no guard looks at these names.
+    """
 
     def __init__(self, guard: Guard, observe: _Observe) -> None:
         """Watch nothing yet; `observe(graph, name, args, kwargs)` calls the graph and returns what it returns."""

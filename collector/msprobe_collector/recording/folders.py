@@ -1,6 +1,8 @@
 """Which folders this process writes to, so that no other process of the same rank and path writes there too.
 
-A dump that stands where another one is to be written.
+- A process writes to `{dump_path}/step{n}/rank{r}`; while no rank is known to `proc0`, or `proc{pid}` beside it.
+- A dump that stands where another one is to be written is removed.
+- When collecting ends, messages say what was written.
 """
 
 from __future__ import annotations
@@ -116,10 +118,6 @@ def dumps_before(dump_path: Path, time: float) -> Iterator[Path]:
             with suppress(OSError):
                 if file.stat().st_mtime < time:
                     yield file.parent
-
-
-# Where a process writes: `{dump_path}/step{n}/rank{r}`; while no rank is known `proc0`, or
-# `proc{pid}` beside it.
 
 
 @dataclass(slots=True)

@@ -1,6 +1,4 @@
-"""Records of no call: values that a script saves by hand (level debug), and what an optimizer gets
-and leaves.
-"""
+"""Records of no call: values that a script saves by hand (level debug), and what an optimizer gets and leaves."""
 
 from __future__ import annotations
 
@@ -129,18 +127,18 @@ class SavedValues:
         return f"a {type(value).__name__} is not a tensor, number, text, list, tuple or dict"
 
 
-# The keywords of such a record are `parameters.<name>`, `gradients.<name>` and
-# `state.<name>.<key>` before the update, its output the same names after it. `settings` are the
-# hyper-parameters of each group, in the order of the parameters; extensions add what they know of
-# the optimizer. Values are taken one by one: no more than one of a model's is in memory.
-
-
 #: (name in the record, value) of each value.
 Named = Iterable[tuple[str, Any]]
 
 
 class UpdateRecords:
-    """Begins and ends the records of updates and clippings."""
+    """Begins and ends the records of updates and clippings, `Optimizer.<Class>.<k>.forward`.
+
+    The keywords of such a record are `parameters.<name>`, `gradients.<name>` and `state.<name>.<key>` before the
+    update, its output the same names after it. `settings` are the hyper-parameters of each group, in the order of the
+    parameters; extensions add what they know of the optimizer. Values are taken one by one: no more than one of a
+    model's is in memory.
+    """
 
     def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder

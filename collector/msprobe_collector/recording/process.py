@@ -1,8 +1,9 @@
-"""What a process is: the script that it runs, its environment variables, and its place among the
-others of its training.
+"""What a process is: the script that it runs, its environment variables, and its place among those of its training.
 
 - Its command line without secrets, and the git revision of its repository, read from files.
 - The exception that ended a step: class, message, and the line of the script.
+- Environment variables that change what a training computes. Only these are read: others may hold secrets.
+- A training script, or a module, that runs as the main one of a process of ours.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def _packed(folder: Path, name: str) -> str:
     return next((revision for revision, _, ref in lines_of_refs if ref == name and _REVISION.fullmatch(revision)), "")
 
 
-#: Their names and what each does to numbers, one a line.
+#: Names of environment variables and what each does to numbers, one a line.
 TABLE = Path(__file__).with_name("environment.txt")
 
 

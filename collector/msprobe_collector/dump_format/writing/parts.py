@@ -1,6 +1,4 @@
-"""What values are made of, read without running code of theirs: their parts, their tensors, and what
-JSON has for plain ones.
-"""
+"""Parts of values, read without running code of theirs: their tensors, and what JSON has for plain ones."""
 
 from __future__ import annotations
 
