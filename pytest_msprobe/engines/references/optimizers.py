@@ -1,6 +1,4 @@
-"""Steps of optimizers that Ascend computes in one kernel, and what torch.amp.GradScaler calls, in
-float64.
-"""
+"""Steps of optimizers that Ascend computes in one kernel, and what torch.amp.GradScaler calls, in float64."""
 
 from __future__ import annotations
 

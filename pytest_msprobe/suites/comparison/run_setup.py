@@ -1,5 +1,8 @@
-"""What is said of two runs before any of their numbers: whether they are the same step, whether an earlier step differs
-already, and in what they are set up differently, as their manifests say.
+"""What is said of two runs before any of their numbers.
+
+- Whether they are the same step, and whether an earlier step differs already.
+- In what they are set up differently, as their manifests say.
+- Why they have no operation in common, or whether one is a rank of a sharded run whose whole model the other one is.
 """
 
 from __future__ import annotations

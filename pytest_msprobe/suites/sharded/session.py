@@ -1,6 +1,4 @@
-"""The steps of a run in one process, each read when it is asked for, and which of their records are
-at fault.
-"""
+"""The steps of a run in one process, each read when it is asked for, and which of their records are at fault."""
 
 from __future__ import annotations
 
@@ -28,11 +26,6 @@ from pytest_msprobe.suites.sharded.outline import LogicalRun, StepOutline
 from pytest_msprobe.suites.sharded.ranks import RunSteps, step_folders
 from pytest_msprobe.suites.sharded.step_judge import StepJudge
 
-# What goes wrong behind calls of which it is not certain which values they are comes from there:
-# then the first of those that differs is the place; of a gradient, what labels or parameters
-# behind its layer are others.
-
-
 #: `first`: the first record of its pass with a wrong value, and the passes before are right. `own`: its inputs are
 #: right, its outputs are not. `inherited`: what it got was wrong already. `right`: no value of it is wrong.
 Role = Literal["right", "first", "own", "inherited"]
@@ -54,7 +47,10 @@ class Start:
 
 
 class Blame:
-    """Tells which records of a step are at fault.
+    """Tells which records of a step are at fault: the first of each pass, others by themselves, and what follows.
+
+    What goes wrong behind calls of which it is not certain which values they are comes from there: then the first of
+    those that differs is the place; of a gradient, what labels or parameters behind its layer are others.
 
     Attributes:
         outline: of the step.
