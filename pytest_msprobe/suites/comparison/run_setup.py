@@ -134,7 +134,7 @@ def why_unmatched(comparison: DumpComparison) -> str:
             f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
             f"{_listed(kinds[1])}; dump both at one level"
         )
-    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
+    names = f"{_operation_names(target)} in the target, {_operation_names(golden)} in the golden dump"
     if target.framework != golden.framework:
         return (
             f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
@@ -153,7 +153,7 @@ def _listed(kinds: set[str]) -> str:
     return " and ".join(sorted(kinds)) or "nothing"
 
 
-def _names(side: ComparedDump) -> str:
+def _operation_names(side: ComparedDump) -> str:
     names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
     more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
     return ", ".join(names[:_MOST_KINDS]) + more
