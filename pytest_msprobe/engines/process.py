@@ -1,7 +1,7 @@
 """What a process with a framework needs: its import, a limit of time, idle memory given back, the floating-point mode.
 
-All that is asked of torch_npu for Ascend NPUs under PyTorch stands here as well. It has run against a stand-in only,
-never on an NPU.
+All that is asked of torch_npu for Ascend NPUs under PyTorch stands here as well. It has run
+against a stand-in only, never on an NPU.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 def restore_subnormals() -> None:
     """Give this thread the default floating-point mode when a kernel has left it flushing subnormals to zero.
 
-    MindSpore's CPU kernels (those of `ops.cosine_similarity`, for one) leave flush-to-zero switched on in the thread
-    that called them: from then on NumPy and PyTorch read every subnormal number as zero, in the benchmark too.
+    MindSpore's CPU kernels (those of `ops.cosine_similarity`, for one) leave flush-to-zero
+    switched on in the thread that called them: from then on NumPy and PyTorch read every subnormal
+    number as zero, in the benchmark too.
     """
     if _SMALLEST * 1.0 == 0.0:
         library = _c_library("libm.so.6")
@@ -216,9 +217,10 @@ _PIECE = 1 << 24
 def give_pool_back(mindspore: Any, library: Any, most: int) -> int:
     """Give the system what lies idle in MindSpore's pool on a CPU, and what it keeps of the kernels that it has run.
 
-    The pool asks for 1 GB at a time and gives nothing back; `runtime.empty_cache` is for Ascend. The pages of tensors
-    that nobody has written, which get what lies idle in the pool, can be given back all the same: they stay reserved,
-    and read as zeros until they are written again. Nothing of MindSpore's may be running.
+    The pool asks for 1 GB at a time and gives nothing back; `runtime.empty_cache` is for Ascend.
+    The pages of tensors that nobody has written, which get what lies idle in the pool, can be
+    given back all the same: they stay reserved, and read as zeros until they are written again.
+    Nothing of MindSpore's may be running.
 
     Args:
         mindspore: the framework.

@@ -370,8 +370,9 @@ _COUNTED = re.compile(
 def is_misfit(error: BaseException, call: Callable[[], object]) -> bool:
     """Whether `error` is how the function of the partial `call` refuses the names, number or kinds of its arguments.
 
-    Such an error comes before anything is computed, and says nothing of a device: the dump is of another version. The
-    signature of a function of Python decides: the same words from inside of it are a fault of the framework.
+    Such an error comes before anything is computed, and says nothing of a device: the dump is of
+    another version. The signature of a function of Python decides: the same words from inside of
+    it are a fault of the framework.
     """
     call = partial(call)
     if not isinstance(error, TypeError):

@@ -446,8 +446,8 @@ def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option with its ini twin; `pytest --help` lists those that most runs need.
 
-    All others work the same way on the command line, in ini files and in YAML; `python -m pytest_msprobe options` lists
-    them.
+    All others work the same way on the command line, in ini files and in YAML; `python -m
+    pytest_msprobe options` lists them.
     """
     groups, head = {}, "pytest-msprobe (python -m pytest_msprobe options: all of them)"
     for key, title in OPTION_QUESTIONS.items():

@@ -2,12 +2,14 @@
 
 - Which records are wanted, and which half of each: scope, list, tensor_list and data_mode.
 - Lists of steps and ranks: `[0, "3", "5-8"]`.
-- The user's YAML of APIs: which are hooked besides those found in MindSpore, and which are left alone.
+- The user's YAML of APIs: which are hooked besides those found in MindSpore, and which are left
+  alone.
 - Tasks, levels, and which go together.
 - dump_enable, which may be edited while training runs.
 - The one way in which a configuration says that it cannot be used.
 
-`reader` makes one of config.json. This module loads PyYAML when a configuration names an `api_list`, and no framework.
+`reader` makes one of config.json. This module loads PyYAML when a configuration names an
+`api_list`, and no framework.
 """
 
 from __future__ import annotations

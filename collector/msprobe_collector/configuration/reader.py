@@ -2,7 +2,8 @@
 
 - What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not.
 - The keys of config.json: what each may be, and its default.
-- Keys of the existing tool that are without effect here: none ends a training, each is named once, with the reason.
+- Keys of the existing tool that are without effect here: none ends a training, each is named once,
+  with the reason.
 """
 
 from __future__ import annotations

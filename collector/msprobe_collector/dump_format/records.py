@@ -1,7 +1,7 @@
 """Records, typed: the two of an API call as its execution needs them, and any record value by value.
 
-- Names of records of every kind, taken apart: what ran, which call of it, and in which direction, as in
-  `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3`.
+- Names of records of every kind, taken apart: what ran, which call of it, and in which direction,
+  as in `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3`.
 - How the JSON form of a record's values is decoded.
 
 Every form of the existing collectors is known: tensors, Python scalars, slices, Ellipsis, dtypes, NumPy scalars and

@@ -6,8 +6,9 @@
 - Text of a dump made safe to show: on a terminal, in a message, in a table.
 - Bare NaN and Infinity in a JSON text, made readable for a strict parser.
 
-Sources of dtypes: the `dtype` names of MindSpore dumps (`Float32`), of PyTorch dumps (`torch.float32`), and of a
-keyword argument called `dtype` (`float32`). NumPy and ml_dtypes load only when an array dtype is asked for.
+Sources of dtypes: the `dtype` names of MindSpore dumps (`Float32`), of PyTorch dumps
+(`torch.float32`), and of a keyword argument called `dtype` (`float32`). NumPy and ml_dtypes load
+only when an array dtype is asked for.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 - How the script wrote it: as an operator, and with which arguments by position and by keyword.
 - Who made it: the script and its layers, or PyTorch's own machinery, whose calls are no records.
-- Operators of Ascend: torch_npu registers them as PyTorch operators, so that they are seen as all others are.
+- Operators of Ascend: torch_npu registers them as PyTorch operators, so that they are seen as all
+  others are.
 
 A function of torch.nn.functional that is written in Python hands its arguments over by name, defaults included. The
 instruction that made the call says what the script wrote, and a dump is to hold that.

@@ -3,7 +3,8 @@
 - Of a small tensor a copy is kept where it is: one operation. Copies of one dtype and shape are reduced at once.
 - A large one on a device is reduced at once, none of which the host waits for: in one pass by a kernel of Triton, else
   in eight operations for each 2**21 elements, none of whose results is as large as the tensor.
-- All of it comes to the host in one copy from each device; NumPy shares the memory of tensors on the CPU.
+- All of it comes to the host in one copy from each device; NumPy shares the memory of tensors on
+  the CPU.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ The gradient of an argument is its contribution through one call: what the nodes
 that lead to the argument. Hooks on nodes look and return nothing; no identity is inserted, no view is made anew.
 
 - Where gradients of tensors go: their edges in PyTorch's graph of backward nodes.
-- Gradients of parameters that FSDP2 shards: reduced over the ranks, and set without a hook of autograd.
-- The autocast under which a call runs: it casts operands inside the call, where no argument shows it.
+- Gradients of parameters that FSDP2 shards: reduced over the ranks, and set without a hook of
+  autograd.
+- The autocast under which a call runs: it casts operands inside the call, where no argument shows
+  it.
 """
 
 from __future__ import annotations
@@ -459,8 +461,9 @@ def _sent(places: Sequence[_Sent], sent: Sequence[Any]) -> list[tuple[int, Any]]
 class ReducedGradients:
     """Shows `ParameterGradients` what FSDP2 adds to the gradients of its parameters.
 
-    FSDP2 calls the hooks that autograd would call after accumulating. They show what is in `.grad` by then: where
-    gradients are accumulated, that is the sum so far, of which the part that came now is taken.
+    FSDP2 calls the hooks that autograd would call after accumulating. They show what is in `.grad`
+    by then: where gradients are accumulated, that is the sum so far, of which the part that came
+    now is taken.
     """
 
     def __init__(self, parameters: ParameterGradients, guard: Guard, values: FrameworkValues) -> None:

@@ -28,8 +28,8 @@ from msprobe_collector.recording.swaps import MethodSwaps
 class ThreadSwaps:
     """Watches what the script runs in threads that it starts, and in pools of threads.
 
-    A mode belongs to one thread, so that each of them needs it on a stack of its own. The threads of PyTorch's own
-    engine have the modes of the thread that called `backward`.
+    A mode belongs to one thread, so that each of them needs it on a stack of its own. The threads
+    of PyTorch's own engine have the modes of the thread that called `backward`.
 
     Attributes:
         count: how many pieces of work were watched so far.
@@ -186,9 +186,9 @@ _Enter = Callable[[], Callable[[], None]]
 class CompiledRegions:
     """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards.
 
-    The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So
-    compiled code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls.
-    Which code that was is noted.
+    The compiler would trace into the mode, guard on it, and compile anew whenever collecting
+    begins or ends. So compiled code runs, and is compiled, as without the collector; what it
+    computes inside leaves no records of calls. Which code that was is noted.
     """
 
     def __init__(
@@ -333,9 +333,9 @@ _without_functions: Callable[[], AbstractContextManager[object]] = _C.DisableTor
 def outside() -> AbstractContextManager[object]:
     """A context in which no mode and no tracer of the script sees what this thread does. Gradient mode stays.
 
-    What the collector asks of a tensor (`detach`, a sum) is an operator like those of the script: a TorchDispatchMode
-    would count it, a TorchFunctionMode could change it, and `torch.jit.trace`, `make_fx` and `torch.export` would put
-    it into the graph.
+    What the collector asks of a tensor (`detach`, a sum) is an operator like those of the script:
+    a TorchDispatchMode would count it, a TorchFunctionMode could change it, and `torch.jit.trace`,
+    `make_fx` and `torch.export` would put it into the graph.
     """
     if _dispatch_modes() or _tracer() is not None:
         return _outside_of_all()
@@ -367,8 +367,9 @@ _Observe = Callable[[Callable[..., Any], str, tuple[Any, ...], dict[str, Any]], 
 class CompiledGraphs:
     """Has each call of a compiled graph observed: what goes into it and comes out, and its gradients.
 
-    The code that the compiler writes calls each graph by a global name. While a step is collected, that name holds a
-    function that records the call; nothing is compiled anew for it, since no guard looks at these names.
+    The code that the compiler writes calls each graph by a global name. While a step is collected,
+    that name holds a function that records the call; nothing is compiled anew for it, since no
+    guard looks at these names.
     """
 
     def __init__(self, guard: Guard, observe: _Observe) -> None:

@@ -9,7 +9,8 @@ As long as no optimizer is there, the script is one of inference: each forward o
 begins with the first call of a Module inside the outermost one, such as an encoder. Where a training begins later, its
 steps take the place of those.
 
-What a step will cost is estimated from the first layers of its forward; where it is asked for, a step runs in float64.
+What a step will cost is estimated from the first layers of its forward; where it is asked for, a
+step runs in float64.
 """
 
 from __future__ import annotations
@@ -131,10 +132,11 @@ _SCALES = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_updat
 class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
     """Computes in float64 what a script computes: the exact run that two others are held to.
 
-    The script stays as it is, and so does what it draws at random. From the first step that is collected on every
-    tensor of a coarser float dtype becomes float64, and no operator makes one: casts and factories of such dtypes give
-    float64. That is done below autograd, where the backward, recomputed forwards and what functions call are seen as
-    well; autocast leaves float64 as it is.
+    The script stays as it is, and so does what it draws at random. From the first step that is
+    collected on every tensor of a coarser float dtype becomes float64, and no operator makes one:
+    casts and factories of such dtypes give float64. That is done below autograd, where the
+    backward, recomputed forwards and what functions call are seen as well; autocast leaves float64
+    as it is.
     """
 
     def __init__(self) -> None:

@@ -134,10 +134,10 @@ Named = Iterable[tuple[str, Any]]
 class UpdateRecords:
     """Begins and ends the records of updates and clippings, `Optimizer.<Class>.<k>.forward`.
 
-    The keywords of such a record are `parameters.<name>`, `gradients.<name>` and `state.<name>.<key>` before the
-    update, its output the same names after it. `settings` are the hyper-parameters of each group, in the order of the
-    parameters; extensions add what they know of the optimizer. Values are taken one by one: no more than one of a
-    model's is in memory.
+    The keywords of such a record are `parameters.<name>`, `gradients.<name>` and
+    `state.<name>.<key>` before the update, its output the same names after it. `settings` are the
+    hyper-parameters of each group, in the order of the parameters; extensions add what they know
+    of the optimizer. Values are taken one by one: no more than one of a model's is in memory.
     """
 
     def __init__(self, recorder: Recorder, guard: Guard) -> None:

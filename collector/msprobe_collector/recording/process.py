@@ -2,7 +2,8 @@
 
 - Its command line without secrets, and the git revision of its repository, read from files.
 - The exception that ended a step: class, message, and the line of the script.
-- Environment variables that change what a training computes. Only these are read: others may hold secrets.
+- Environment variables that change what a training computes. Only these are read: others may hold
+  secrets.
 - A training script, or a module, that runs as the main one of a process of ours.
 """
 

@@ -230,9 +230,10 @@ def sparse_segment_mean(x: Tensor, indices: Tensor, segments: Tensor) -> Tensor:
 
 # Bands of diagonals in stacks of matrices
 
-#: One diagonal or (lowest, highest), 0 the main one, positive above it. The diagonals of a band stand in rows from the
-#: highest down, each filled up to the longest on the side that `align` says: RIGHT_LEFT pushes those above the main
-#: diagonal to the right and those below to the left (docs of mindspore.ops.matrix_diag).
+#: One diagonal or (lowest, highest), 0 the main one, positive above it. The diagonals of a band
+#: stand in rows from the highest down, each filled up to the longest on the side that `align`
+#: says: RIGHT_LEFT pushes those above the main diagonal to the right and those below to the left
+#: (docs of mindspore.ops.matrix_diag).
 Diagonals = int | Sequence[int] | Tensor
 
 

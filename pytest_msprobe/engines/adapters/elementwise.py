@@ -159,8 +159,9 @@ _K0, _K1 = torch.special.modified_bessel_k0, torch.special.modified_bessel_k1
 _K0E, _K1E = torch.special.scaled_modified_bessel_k0, torch.special.scaled_modified_bessel_k1
 _Function = Callable[[Tensor], Tensor]
 
-#: Each function and its derivative: NIST Digital Library of Mathematical Functions, 10.6.3 (J0' = -J1, J1' = J0 - J1/x,
-#: the same for Y) and 10.29.3 (K0' = -K1, K1' = -K0 - K1/x); the scaled functions are exp(x) K(x).
+#: Each function and its derivative: NIST Digital Library of Mathematical Functions, 10.6.3 (J0' =
+#: -J1, J1' = J0 - J1/x, the same for Y) and 10.29.3 (K0' = -K1, K1' = -K0 - K1/x); the scaled
+#: functions are exp(x) K(x).
 _BESSEL: dict[str, tuple[_Function, _Function]] = {
     "j0": (_J0, lambda at: -_J1(at)),
     "j1": (_J1, lambda at: torch.where(at == 0, torch.full_like(at, 0.5), _J0(at) - _J1(at) / at)),

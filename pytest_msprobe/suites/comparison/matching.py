@@ -4,8 +4,8 @@ Call numbers identify no call: one call more on one side shifts all that follow.
 and shapes on both sides is paired call by call; every other one by aligning both sequences of operations, first with
 shapes and parent Cells, then by name alone. A backward goes where its forward went.
 
-Sequences are aligned as in Myers, "An O(ND) difference algorithm and its variations" (1986): fast when few elements
-differ, and never crossing.
+Sequences are aligned as in Myers, "An O(ND) difference algorithm and its variations" (1986): fast
+when few elements differ, and never crossing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 - Whether they are the same step, and whether an earlier step differs already.
 - In what they are set up differently, as their manifests say.
-- Why they have no operation in common, or whether one is a rank of a sharded run whose whole model the other one is.
+- Why they have no operation in common, or whether one is a rank of a sharded run whose whole model
+  the other one is.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Use:
 def discarding(uses: Mapping[str, Use], framework: str) -> dict[str, bool]:
     """Return the records whose NaN and Inf are all taken out again, and whether selections do so.
 
-    log(0) in the position buckets of T5 is -Inf in the places that a `where` fills from elsewhere. Whether a value is
-    taken out shows in the flow: all that is computed from it is finite.
+    log(0) in the position buckets of T5 is -Inf in the places that a `where` fills from elsewhere.
+    Whether a value is taken out shows in the flow: all that is computed from it is finite.
 
     A selection leaves an element whatever it holds. A division by Inf gives 0 where the exact value would give another
     number.

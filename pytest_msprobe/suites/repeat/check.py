@@ -1,6 +1,7 @@
 """One API call run again and again on one device, with the same inputs and with other memory around it.
 
-With --msprobe-batch also in other batches, alone, halved, doubled, in other order: are its rows the same to the bit?
+With --msprobe-batch also in other batches, alone, halved, doubled, in other order: are its rows
+the same to the bit?
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def named(path: str, change: Callable[[str], str]) -> str:
 class LogicalCopies:
     """What the logical run has for values that only ranks hold.
 
-    The last stage of a pipeline has a copy of a tied embedding by another name. What it holds before the step tells
-    which.
+    The last stage of a pipeline has a copy of a tied embedding by another name. What it holds
+    before the step tells which.
     """
 
     def __init__(self, leaves: Mapping[str, Leaf], fits: Callable[[str, Leaf], bool]) -> None:

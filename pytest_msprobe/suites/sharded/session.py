@@ -49,8 +49,9 @@ class Start:
 class Blame:
     """Tells which records of a step are at fault: the first of each pass, others by themselves, and what follows.
 
-    What goes wrong behind calls of which it is not certain which values they are comes from there: then the first of
-    those that differs is the place; of a gradient, what labels or parameters behind its layer are others.
+    What goes wrong behind calls of which it is not certain which values they are comes from there:
+    then the first of those that differs is the place; of a gradient, what labels or parameters
+    behind its layer are others.
 
     Attributes:
         outline: of the step.

@@ -1,10 +1,11 @@
 """Values of which a dump holds no tensors, put together and compared by their statistics or their sketches.
 
-- Replicas have equal statistics. Of shards the maximum is the largest, the minimum the least, sums and squared norms
-  add up. Of terms of a sum the sums alone add up, and the norm is at most the sum of the norms: the weakest of the
-  three.
-- Sketches of copies, of terms of a sum and of equal shards in the order of the ranks add up. They do not tell shards of
-  unequal length, flat ones, and those whose indices follow in another order (chunks of fused layers, zigzag).
+- Replicas have equal statistics. Of shards the maximum is the largest, the minimum the least, sums
+  and squared norms add up. Of terms of a sum the sums alone add up, and the norm is at most the
+  sum of the norms: the weakest of the three.
+- Sketches of copies, of terms of a sum and of equal shards in the order of the ranks add up. They
+  do not tell shards of unequal length, flat ones, and those whose indices follow in another order
+  (chunks of fused layers, zigzag).
 """
 
 from __future__ import annotations

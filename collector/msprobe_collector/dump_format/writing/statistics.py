@@ -1,7 +1,8 @@
 """Max, Min, Mean and L2 norm of an array, right for every dtype, and cheap: the whole collection waits for them.
 
 - Of one array, and of many small ones of one dtype and size at once.
-- Of a large tensor on a device, from the numbers that the framework has computed of it there, and its sketch.
+- Of a large tensor on a device, from the numbers that the framework has computed of it there, and
+  its sketch.
 - As the text that a dump has of them, which may be filled in when the record is complete otherwise.
 """
 
@@ -236,8 +237,9 @@ def filled(text: str, late: dict[str, str], zeros: set[str]) -> str:
     return "".join(parts)
 
 
-#: No size of the elements is known on the host when a sketch is computed: all are multiplied by 2**-SHIFT in the tables
-#: of phases, which costs nothing and leaves room for the sums of the largest numbers.
+#: No size of the elements is known on the host when a sketch is computed: all are multiplied by
+#: 2**-SHIFT in the tables of phases, which costs nothing and leaves room for the sums of the
+#: largest numbers.
 SHIFT = 32
 #: Largest magnitude that must be left after the shift, by the bytes of a number: below it digits are lost.
 _LEAST_SHIFTED = {4: 2.0**-125, 8: 2.0**-1050}

@@ -57,8 +57,8 @@ class Results:
 def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     """Return which gradients and updates of parameters both runs have.
 
-    A port may call parameters otherwise, transpose them, and join several into one: of what is joined, sizes, squares
-    of norms and sums add up.
+    A port may call parameters otherwise, transpose them, and join several into one: of what is
+    joined, sizes, squares of norms and sums add up.
 
     They may be off by what the gradients inside of the step are. What an update makes of a gradient that is rounding is
     not judged: Adam makes a whole step of it. Of elements it does the same, so that updates are held to their norms,
