@@ -123,7 +123,7 @@ _CHUNK_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class GradientFigures:
-    """Figures of one gradient.
+    """Figures of one gradient, computed in float64 over chunks of it.
 
     Attributes:
         size: number of elements.

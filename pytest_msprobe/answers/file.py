@@ -1,4 +1,4 @@
-"""The file of an answer: JSON of bounded size. It replaces an earlier one, and nothing else."""
+"""The file of an answer, and the dump that it is about: JSON of bounded size, which replaces an earlier answer only."""
 
 from __future__ import annotations
 

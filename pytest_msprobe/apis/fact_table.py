@@ -1,4 +1,4 @@
-"""The one grammar of fact files and its parser.
+"""What is known of APIs by their names: the one grammar of fact files, its parser, and what single topics say.
 
 A file holds the facts of one topic, one line each::
 
@@ -18,11 +18,7 @@ A file holds the facts of one topic, one line each::
 * What else a fact and a signature mean is the topic's own; its file says so at the top.
 
 The most particular line counts: `Type.name` before `Type.*` before `name`. A name has several lines only when each
-has a signature (overloads).
-
-Signatures and terms in fact files, read by `ast`: nothing of a file is ever run.
-
-How names of APIs are spelled: one plain word for all forms of an operation, and the forms that write in place.
+has a signature (overloads). Signatures and terms are read by `ast`: nothing of a file is ever run.
 """
 
 from __future__ import annotations
@@ -260,11 +256,11 @@ def _key(name: str, api_type: str) -> str:
     return name if name.partition(".")[0] in API_TYPES and "." in name else plain_name(name)
 
 
-# Facts by their topics:
-# - Random and uninitialised APIs: the law of their outputs, and what their arguments say of it.
+# What single topics say:
+# - Random and uninitialised APIs: the law of their outputs.
 # - Calls that draw inside when their arguments say so: attention and recurrent layers with dropout.
 # - Outputs that are not judged element by element as they stand: indices, and values in an open order.
-# - Which recorded values are memory that nobody had written yet: the one owner of this fact for all suites.
+# - Which recorded values are memory that nobody had written yet.
 # - API calls that cannot be judged at all, each with its reason.
 # - Which operations are documented to give other bytes in another run, and by how much.
 

@@ -217,8 +217,8 @@ class CallRun:
         raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
 
 
-# Outputs that may come in any order are put into one order before they are compared.
-# - Outputs that are indices: under ties several answers are right, so they are judged by the values they select.
+# Outputs and gradients of both sides in one order, where several are right:
+# - Outputs that may come in any order, and those that are indices, which are judged by the values that they select.
 # - Gradients that may stand in several places: of selections (max, topk, ...) under ties, and of equal shapes.
 
 

@@ -1,14 +1,8 @@
-"""One API call made ready: its records, its inputs, and which gradients are wanted.
+"""One API call made ready: its records, its inputs, which gradients are wanted, and whether it can be judged.
 
-The end of running an API call before there is anything to compare.
-
-What checking an API call may need in memory, from its records alone: nothing is allocated before it is known.
-
-Calls under automatic mixed precision, as what they were: calls with operands of another dtype.
-
-PyTorch's autocast, mindspore.amp and Cell.to_float cast operands inside a call, so that a record shows float32
-arguments of a product that was computed in bfloat16. With the operands cast likewise, the call is an ordinary one: for
-the benchmark, and for a device that runs it without autocast.
+- Whether a call of DTensors is the same operation on the parts of one rank.
+- What checking a call may need in memory, from its records alone: nothing is allocated before it is known.
+- Calls under automatic mixed precision, as what they were: calls with operands of another dtype.
 """
 
 from __future__ import annotations
@@ -53,11 +47,181 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 
-# A call of DTensors is judged where it is the same operation on the parts that one rank holds. DTensor runs an
-# operation on the local parts of its arguments. Where their placements do not allow that it moves values between
-# ranks first, which a dump of one rank does not hold. The placements of arguments and outputs tell.
-#
-# Source: torch.distributed.tensor 2.13, `placement_types.py` (a replicated value becomes a partial sum by division).
+_NO_GRADIENTS = GradientPairing({}, (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An API call with everything that running it needs.
+
+    Attributes:
+        api, forward, backward: its name and records; `backward` is None when it has none or is not asked for.
+        call: name and values for an engine.
+        pairing: which recorded gradient belongs to which argument.
+        wanted: arguments to differentiate.
+        notes: what the dump left open about the inputs.
+        random: the law that the outputs follow; None for those that a benchmark can foretell.
+        constructed: name of the edge case whose inputs it has, "" for the recorded call.
+        is_of_parts: it may have DTensors: sizes and indices among its arguments count what all ranks hold.
+    """
+
+    api: ApiName
+    forward: ForwardRecord
+    backward: BackwardRecord | None
+    call: Call
+    pairing: GradientPairing
+    wanted: tuple[LeafPath, ...]
+    notes: tuple[str, ...]
+    random: RandomApi | None = None
+    constructed: str = ""
+    is_of_parts: bool = False
+
+    def output_dtypes(self) -> list[Dtype | None]:
+        """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
+        return list(map(_dtype_of, self.output_values()))
+
+    def gradient_label(self, path: LeafPath) -> str:
+        """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
+        entry = self.pairing.entries.get(path)
+        return f"output.{entry}" if entry is not None else output_label(path)
+
+    def output_values(self) -> list[Value]:
+        """Every recorded output that is not null, in order."""
+        return [value for value in _leaves(self.forward.outputs or ()) if value is not None]
+
+
+def _dtype_of(value: Value) -> Dtype | None:
+    return value.dtype if isinstance(value, TensorValue) else None
+
+
+def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool, max_memory_bytes: int) -> Case:
+    """The API call called `name` of `dump`, ready to run.
+
+    Raises:
+        NotJudged: it cannot or need not be run, with the verdict and its reason.
+    """
+    api = parse_api_name(name)
+    if (reason := reason_uncomputable(api, dump.framework)) is not None:
+        raise NotJudged("skip", reason)
+    random = random_api(api, dump.framework)
+    if random is not None and random.reason:
+        raise NotJudged("skip", random.reason)
+    try:
+        forward = dump.forward(name)
+        if forward is None:
+            raise NotJudged("skip", "the dump has no forward record of this call, so its arguments are unknown")
+        if forward.arguments is None:
+            text = (
+                f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all"
+            )
+            raise NotJudged("skip", text)
+        if any(tensor.is_part for tensor in tensors_in((*forward.arguments, forward.keywords))):
+            raise NotJudged("skip", "the dump holds parts of its tensors alone, as slice or request_id asked for")
+        backward = dump.backward(name) if with_backward else None
+        _refuse_large(api, dump.framework, forward, backward, max_memory_bytes)
+        positional, keywords, notes = source.arguments(name, forward)
+        attributes = source.attributes(name, forward)
+    except DumpError as error:
+        raise NotJudged("error", str(error), is_unreadable=True) from None
+    except Unsupported as error:
+        raise NotJudged("skip", str(error)) from None
+    except MemoryError:
+        raise NotJudged("skip", "there is not enough memory for its inputs") from None
+    if reason := random_inside(api, dump.framework, positional, keywords, attributes):
+        raise NotJudged("skip", reason, is_random=True)
+    call = Call(api, dump.framework, positional, keywords, attributes=attributes)
+    if dump.holds_parts:
+        if reason := reason_not_local(forward, call):
+            raise NotJudged("skip", reason)
+        call = with_own_part(call, forward)
+    call, note = with_cast_operands(call, forward)
+    if dump.holds_real_data and source.drawn:
+        notes = [f"drawn at random: {some_of(source.drawn)}"]
+    notes += filter(None, [note])
+    pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
+    arguments = leaves(call)
+    for _, value in arguments:
+        _protect(value.array if isinstance(value, NumpyArgument) else value)
+    wanted: tuple[LeafPath, ...] = ()
+    if backward:  # of a call of whose gradients the dump holds none, every argument that can be differentiated
+        wanted = tuple(pairing.entries) or tuple(
+            path for path, value in arguments if hasattr(value, "__array_interface__") and is_differentiable(value)
+        )
+    return Case(
+        api, forward, backward, call, pairing, wanted, notes=(*notes,), random=random, is_of_parts=dump.holds_parts
+    )
+
+
+def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
+    """Incoming gradients of a case that has a backward record.
+
+    Raises:
+        NotJudged: the dump holds none, or holds gradients that fit no argument.
+    """
+    assert case.backward is not None  # only backward items ask
+    if not case.backward.incoming or all(value is None for value in case.backward.incoming):
+        raise NotJudged("skip", "the dump holds no incoming gradient of this call (cut by data_mode or scope?)")
+    if case.backward.outgoing is None:
+        raise NotJudged("skip", "the dump holds no gradients of this call (cut by data_mode or scope?)")
+    if case.pairing.unmatched:
+        entry = case.pairing.unmatched[0]
+        where = f"{case.api}.backward: {gradient_field(entry)}[{entry}]"
+        raise NotJudged("error", f"{where}: this gradient fits no tensor argument")
+    if case.is_of_parts and (reason := reason_gradients_moved(case.backward.incoming, case.backward.outgoing)):
+        raise NotJudged("skip", reason)
+    if not case.wanted:
+        raise NotJudged("skip", "no argument of this call can be differentiated")
+    try:
+        incoming = source.incoming(str(case.api), case.backward.incoming, case.forward.outputs)
+    except DumpError as error:
+        raise NotJudged("error", str(error), is_unreadable=True) from None
+    for array in incoming:
+        _protect(array)
+    return incoming
+
+
+def _protect(value: Any) -> None:
+    """Let an array be written to no more, since every engine gets the same one and works on a copy."""
+    if hasattr(value, "__array_interface__"):
+        value.flags.writeable = False
+
+
+def _refuse_large(
+    api: ApiName, framework: str, forward: ForwardRecord, backward: BackwardRecord | None, limit: int
+) -> None:
+    named = {**(forward.attributes or {}), **forward.keywords}
+    made = bytes_of_outputs(api, framework, forward.arguments or (), named)
+    if made > limit:
+        raise NotJudged(
+            "skip",
+            f"its arguments ask for an output of up to {_size(made)}, more than --msprobe-max-memory={_size(limit)}",
+        )
+    values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
+    if backward is not None:
+        values += (backward.incoming or (), backward.outgoing or (), dict(backward.others))
+    needed = needed_bytes(values)
+    if needed > limit:
+        largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
+        raise NotJudged(
+            "skip",
+            f"checking it needs up to {_size(needed)} (its largest tensor has shape {largest.shape}), more than "
+            f"--msprobe-max-memory={_size(limit)}",
+        )
+
+
+def _size(count: float) -> str:
+    """Bytes as people and --msprobe-max-memory write them: 16.3GB."""
+    if not isfinite(count):
+        return "unlimited size"
+    count = int(count)
+    unit = min(4, (len(str(count)) - 1) // 3)
+    return f"{count / 1000**unit:.3g}{('B', 'KB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def _leaves(value: Value) -> list[Value]:
+    if isinstance(value, dict):
+        return _leaves(tuple(value.values()))
+    return list(chain.from_iterable(map(_leaves, value))) if isinstance(value, tuple) else [value]
 
 
 Kind = Literal["R", "S", "P"]
@@ -67,7 +231,12 @@ _NOT_LOCAL = "not an operation on the parts of one rank: DTensor {}, and the oth
 
 
 def reason_not_local(forward: ForwardRecord, call: Call) -> str:
-    """Why a call of DTensors cannot be judged from the parts of one rank; "" when it can, and for other calls."""
+    """Why a call of DTensors cannot be judged from the parts of one rank; "" when it can, and for other calls.
+
+    DTensor runs an operation on the local parts of its arguments. Where their placements do not allow that, it moves
+    values between ranks first, which a dump of one rank does not hold. The placements of arguments and outputs tell.
+    Source: torch.distributed.tensor 2.13, `placement_types.py` (a replicated value becomes a partial sum by division).
+    """
     inputs, outputs = _of((forward.arguments or (), forward.keywords)), _of(forward.outputs or ())
     if not inputs or not outputs:
         return ""
@@ -248,7 +417,12 @@ _CAST = ("float16", "bfloat16", "float32")
 
 
 def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
-    """(`call` with its operands as they were cast inside, a note that says so); (`call`, "") where none was."""
+    """(`call` with its operands as they were cast inside, a note that says so); (`call`, "") where none was.
+
+    PyTorch's autocast, mindspore.amp and Cell.to_float cast operands inside a call, so that a record shows float32
+    arguments of a product that was computed in bfloat16. With the operands cast likewise, the call is an ordinary one:
+    for the benchmark, and for a device that runs it without autocast.
+    """
     dtype = _computed_in(call, forward)
     if dtype is None or (target := array_dtype(dtype)) is None:
         return call, ""
@@ -285,180 +459,3 @@ def _computed_in(call: Call, forward: ForwardRecord) -> Dtype | None:
 
 def _float_dtypes(values: Value) -> set[Dtype]:
     return {tensor.dtype for tensor in tensors_in(values) if tensor.dtype is not None and tensor.dtype.kind == "float"}
-
-
-_NO_GRADIENTS = GradientPairing({}, (), ())
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """An API call with everything that running it needs.
-
-    Attributes:
-        api, forward, backward: its name and records; `backward` is None when it has none or is not asked for.
-        call: name and values for an engine.
-        pairing: which recorded gradient belongs to which argument.
-        wanted: arguments to differentiate.
-        notes: what the dump left open about the inputs.
-        random: the law that the outputs follow; None for those that a benchmark can foretell.
-        constructed: name of the edge case whose inputs it has, "" for the recorded call.
-        is_of_parts: it may have DTensors: sizes and indices among its arguments count what all ranks hold.
-    """
-
-    api: ApiName
-    forward: ForwardRecord
-    backward: BackwardRecord | None
-    call: Call
-    pairing: GradientPairing
-    wanted: tuple[LeafPath, ...]
-    notes: tuple[str, ...]
-    random: RandomApi | None = None
-    constructed: str = ""
-    is_of_parts: bool = False
-
-    def output_dtypes(self) -> list[Dtype | None]:
-        """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
-        return list(map(_dtype_of, self.output_values()))
-
-    def gradient_label(self, path: LeafPath) -> str:
-        """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
-        entry = self.pairing.entries.get(path)
-        return f"output.{entry}" if entry is not None else output_label(path)
-
-    def output_values(self) -> list[Value]:
-        """Every recorded output that is not null, in order."""
-        return [value for value in _leaves(self.forward.outputs or ()) if value is not None]
-
-
-def _dtype_of(value: Value) -> Dtype | None:
-    return value.dtype if isinstance(value, TensorValue) else None
-
-
-def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool, max_memory_bytes: int) -> Case:
-    """The API call called `name` of `dump`, ready to run.
-
-    Raises:
-        NotJudged: it cannot or need not be run, with the verdict and its reason.
-    """
-    api = parse_api_name(name)
-    if (reason := reason_uncomputable(api, dump.framework)) is not None:
-        raise NotJudged("skip", reason)
-    random = random_api(api, dump.framework)
-    if random is not None and random.reason:
-        raise NotJudged("skip", random.reason)
-    try:
-        forward = dump.forward(name)
-        if forward is None:
-            raise NotJudged("skip", "the dump has no forward record of this call, so its arguments are unknown")
-        if forward.arguments is None:
-            text = (
-                f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all"
-            )
-            raise NotJudged("skip", text)
-        if any(tensor.is_part for tensor in tensors_in((*forward.arguments, forward.keywords))):
-            raise NotJudged("skip", "the dump holds parts of its tensors alone, as slice or request_id asked for")
-        backward = dump.backward(name) if with_backward else None
-        _refuse_large(api, dump.framework, forward, backward, max_memory_bytes)
-        positional, keywords, notes = source.arguments(name, forward)
-        attributes = source.attributes(name, forward)
-    except DumpError as error:
-        raise NotJudged("error", str(error), is_unreadable=True) from None
-    except Unsupported as error:
-        raise NotJudged("skip", str(error)) from None
-    except MemoryError:
-        raise NotJudged("skip", "there is not enough memory for its inputs") from None
-    if reason := random_inside(api, dump.framework, positional, keywords, attributes):
-        raise NotJudged("skip", reason, is_random=True)
-    call = Call(api, dump.framework, positional, keywords, attributes=attributes)
-    if dump.holds_parts:
-        if reason := reason_not_local(forward, call):
-            raise NotJudged("skip", reason)
-        call = with_own_part(call, forward)
-    call, note = with_cast_operands(call, forward)
-    if dump.holds_real_data and source.drawn:
-        notes = [f"drawn at random: {some_of(source.drawn)}"]
-    notes += filter(None, [note])
-    pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
-    arguments = leaves(call)
-    for _, value in arguments:
-        _protect(value.array if isinstance(value, NumpyArgument) else value)
-    wanted: tuple[LeafPath, ...] = ()
-    if backward:  # of a call of whose gradients the dump holds none, every argument that can be differentiated
-        wanted = tuple(pairing.entries) or tuple(
-            path for path, value in arguments if hasattr(value, "__array_interface__") and is_differentiable(value)
-        )
-    return Case(
-        api, forward, backward, call, pairing, wanted, notes=(*notes,), random=random, is_of_parts=dump.holds_parts
-    )
-
-
-def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
-    """Incoming gradients of a case that has a backward record.
-
-    Raises:
-        NotJudged: the dump holds none, or holds gradients that fit no argument.
-    """
-    assert case.backward is not None  # only backward items ask
-    if not case.backward.incoming or all(value is None for value in case.backward.incoming):
-        raise NotJudged("skip", "the dump holds no incoming gradient of this call (cut by data_mode or scope?)")
-    if case.backward.outgoing is None:
-        raise NotJudged("skip", "the dump holds no gradients of this call (cut by data_mode or scope?)")
-    if case.pairing.unmatched:
-        entry = case.pairing.unmatched[0]
-        where = f"{case.api}.backward: {gradient_field(entry)}[{entry}]"
-        raise NotJudged("error", f"{where}: this gradient fits no tensor argument")
-    if case.is_of_parts and (reason := reason_gradients_moved(case.backward.incoming, case.backward.outgoing)):
-        raise NotJudged("skip", reason)
-    if not case.wanted:
-        raise NotJudged("skip", "no argument of this call can be differentiated")
-    try:
-        incoming = source.incoming(str(case.api), case.backward.incoming, case.forward.outputs)
-    except DumpError as error:
-        raise NotJudged("error", str(error), is_unreadable=True) from None
-    for array in incoming:
-        _protect(array)
-    return incoming
-
-
-def _protect(value: Any) -> None:
-    """Let an array be written to no more, since every engine gets the same one and works on a copy."""
-    if hasattr(value, "__array_interface__"):
-        value.flags.writeable = False
-
-
-def _refuse_large(
-    api: ApiName, framework: str, forward: ForwardRecord, backward: BackwardRecord | None, limit: int
-) -> None:
-    named = {**(forward.attributes or {}), **forward.keywords}
-    made = bytes_of_outputs(api, framework, forward.arguments or (), named)
-    if made > limit:
-        raise NotJudged(
-            "skip",
-            f"its arguments ask for an output of up to {_size(made)}, more than --msprobe-max-memory={_size(limit)}",
-        )
-    values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
-    if backward is not None:
-        values += (backward.incoming or (), backward.outgoing or (), dict(backward.others))
-    needed = needed_bytes(values)
-    if needed > limit:
-        largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
-        raise NotJudged(
-            "skip",
-            f"checking it needs up to {_size(needed)} (its largest tensor has shape {largest.shape}), more than "
-            f"--msprobe-max-memory={_size(limit)}",
-        )
-
-
-def _size(count: float) -> str:
-    """Bytes as people and --msprobe-max-memory write them: 16.3GB."""
-    if not isfinite(count):
-        return "unlimited size"
-    count = int(count)
-    unit = min(4, (len(str(count)) - 1) // 3)
-    return f"{count / 1000**unit:.3g}{('B', 'KB', 'MB', 'GB', 'TB')[unit]}"
-
-
-def _leaves(value: Value) -> list[Value]:
-    if isinstance(value, dict):
-        return _leaves(tuple(value.values()))
-    return list(chain.from_iterable(map(_leaves, value))) if isinstance(value, tuple) else [value]

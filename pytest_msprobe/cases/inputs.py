@@ -1,4 +1,4 @@
-"""What an API call gets: its arguments, and which recorded gradient belongs to which of them.
+"""What an API call gets: its arguments, and which recorded gradient belongs to which; and the dump as an engine.
 
 - What an argument drawn at random must be beyond its statistics: a mask of so many, sorted, positive definite, unique.
 - Random values that an API refuses, or that mean nothing to it, make a check fail that says nothing about the device.
@@ -311,9 +311,6 @@ def drawn_arguments(record: ForwardRecord) -> str:
     )
 
 
-# The dump itself as an engine: what the training run really produced is what is tested.
-
-
 @dataclass(frozen=True, slots=True)
 class GradientPairing:
     """Recorded gradients of one API call, by argument.
@@ -450,6 +447,8 @@ def _look(value: Value) -> tuple[object, ...]:
 @dataclass(frozen=True, slots=True)
 class RecordedEngine:
     """The recorded outputs and gradients of one API call, loaded when asked for.
+
+    The dump itself is the engine: what the training run really produced is what is tested.
 
     Attributes:
         name: `recorded`.

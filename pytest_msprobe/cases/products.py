@@ -1,4 +1,4 @@
-"""Which product of matrices an output or a gradient is, found by its shapes and by a few of its elements."""
+"""Which product of matrices an output or a gradient is, found by shapes and a few elements, and its partial sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `conftest` and `docs`: what this package brings, as files of one's own."""
+"""The commands `conftest`, `docs` and `skill`: files that this package brings, written, copied and printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a path holds that somebody wants a diagnosis of: dumps, gradients, a manifest, or nothing that can be judged."""
+"""What a path holds that somebody wants a diagnosis of: dumps, gradients, a manifest, or nothing that can be judged.
+
+Manifests alone say what looks wrong in one run, and how two runs are set up differently.
+"""
 
 from __future__ import annotations
 

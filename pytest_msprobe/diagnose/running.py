@@ -1,4 +1,4 @@
-"""Runs pytest once for each step of a diagnosis, and chooses the answer that explains the rest."""
+"""Plans which suites a diagnosis runs, runs pytest once for each, and chooses the answer that explains the rest."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """MindSpore as an engine: the device under test (Ascend or CPU), or the float64 CPU benchmark where it has a kernel.
 
-A forward that MindSpore has run, and values on their way between NumPy and MindSpore.
+- The callable of MindSpore that a record names: a function, a method of Tensor, or an instance of
+  a Primitive.
+- A forward that MindSpore has run, and values on their way between NumPy and MindSpore.
+- How MindSpore says that a backend has no kernel for an API or a dtype: not one way but twenty.
 
-The callable of MindSpore that a record names: a function, a method of Tensor, or an instance of a Primitive.
-
-How MindSpore says that a backend has no kernel for an API or a dtype: not one way but twenty.
-
-Texts seen on MindSpore 2.7 and 2.10, CPU, by calling every sampled API in float64, float16 and bfloat16. What is not
-listed here stays an error, so that a wrong argument is never taken for a missing kernel.
+Those texts were seen on MindSpore 2.7 and 2.10, CPU, by calling every sampled API in float64,
+float16 and bfloat16. What is not listed here stays an error, so that a wrong argument is never
+taken for a missing kernel.
 """
 
 from __future__ import annotations

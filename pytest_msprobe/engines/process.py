@@ -1,12 +1,7 @@
-"""What frameworks do to the process that runs them.
+"""What a process with a framework needs: its import, a limit of time, idle memory given back, the floating-point mode.
 
-- Importing a framework: a million objects that stay to the end, and threads that wait for work.
-- Ascend NPUs under PyTorch: all that is asked of torch_npu. It has run against a stand-in only, never on an NPU.
-- A limit on how long one check may hang.
-- Memory that the C library, and MindSpore, keep of what was freed.
-- The floating-point mode of this thread, which a framework's kernel may change behind our back: MindSpore's CPU kernels
-  (those of `ops.cosine_similarity`, for one) leave flush-to-zero switched on in the thread that called them. From then
-  on NumPy and PyTorch read every subnormal number as zero, in the benchmark too.
+All that is asked of torch_npu for Ascend NPUs under PyTorch stands here as well. It has run
+against a stand-in only, never on an NPU.
 """
 
 from __future__ import annotations
@@ -195,7 +190,12 @@ _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 
 
 def restore_subnormals() -> None:
-    """Give this thread the default floating-point mode when a kernel has left it flushing subnormals to zero."""
+    """Give this thread the default floating-point mode when a kernel has left it flushing subnormals to zero.
+
+    MindSpore's CPU kernels (those of `ops.cosine_similarity`, for one) leave flush-to-zero
+    switched on in the thread that called them: from then on NumPy and PyTorch read every subnormal
+    number as zero, in the benchmark too.
+    """
     if _SMALLEST * 1.0 == 0.0:
         library = _c_library("libm.so.6")
         if library is not None and hasattr(library, "fesetenv"):
@@ -210,12 +210,6 @@ def _c_library(name: str) -> Any:
         return None
 
 
-# Memory that MindSpore keeps on a CPU of what was freed. Its pool of tensors asks for 1 GB at a time and gives
-# nothing back; `runtime.empty_cache` is for Ascend. The pages of tensors that nobody has written, which get what lies
-# idle in the pool, can be given back all the same: they stay reserved, and read as zeros until they are written
-# again.
-
-
 #: The least that is given back; the pool takes the smallest idle piece that is large enough, and from its beginning.
 _PIECE = 1 << 24
 
@@ -223,6 +217,9 @@ _PIECE = 1 << 24
 def give_pool_back(mindspore: Any, library: Any, most: int) -> int:
     """Give the system what lies idle in MindSpore's pool on a CPU, and what it keeps of the kernels that it has run.
 
+    The pool asks for 1 GB at a time and gives nothing back; `runtime.empty_cache` is for Ascend.
+    The pages of tensors that nobody has written, which get what lies idle in the pool, can be
+    given back all the same: they stay reserved, and read as zeros until they are written again.
     Nothing of MindSpore's may be running.
 
     Args:

@@ -6,8 +6,6 @@ of PyTorch compute such formulas in one step, so that they are first decomposed 
 decompositions (Parker, *Monte Carlo Arithmetic*, UCLA CSD-970002, 1997; here with a uniform error, as float64 is wide
 enough for the virtual precision).
 
-Kernels of PyTorch as the arithmetic that a device does for them, for `torch_arithmetic`.
-
 Most formulas are PyTorch's own decompositions, without the wrappers that promote dtypes: what is decomposed here is
 float64 already, and promotion imports SymPy and PyTorch's compiler, 800 modules. The few that import these themselves
 are written below.

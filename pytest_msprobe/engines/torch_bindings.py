@@ -354,10 +354,6 @@ def _form(name: str, line: Fact) -> CallMapping:
     return CallMapping(text, read_signature(line.parameters or "()", lambda default: default), expression)
 
 
-# Whether an error says that the arguments of a dump do not fit the function of the installed framework. Such an error
-# comes before anything is computed, and says nothing of a device: the dump is of another version.
-
-
 #: How compiled front ends and the tables here refuse arguments, and how functions without a signature do.
 _FRONT_END = re.compile(
     r"Failed calling \w+ with"
@@ -374,7 +370,9 @@ _COUNTED = re.compile(
 def is_misfit(error: BaseException, call: Callable[[], object]) -> bool:
     """Whether `error` is how the function of the partial `call` refuses the names, number or kinds of its arguments.
 
-    The signature of a function of Python decides: the same words from inside of it are a fault of the framework.
+    Such an error comes before anything is computed, and says nothing of a device: the dump is of
+    another version. The signature of a function of Python decides: the same words from inside of
+    it are a fault of the framework.
     """
     call = partial(call)
     if not isinstance(error, TypeError):

@@ -1,4 +1,4 @@
-"""What a failing API call leaves on disk: error data, reproducers, plots."""
+"""What a failing API call leaves on disk, in a folder that the processes of a run fill together within one budget."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ from pytest_msprobe.cases.case import Case
 from pytest_msprobe.engines.protocol import Array, LeafPath, Output
 from pytest_msprobe.support import write_whole
 from pytest_msprobe.verdicts import Verdict
-
-# Error data and reproducers on the process that reports: where they are, and what found no room.
-
 
 _STATE_FILE = ".msprobe-state"
 
@@ -132,7 +129,7 @@ def _decode(content: bytes) -> FolderState:
 
 
 class EvidencePlugin:
-    """Says at the end what the folders of this run hold, and removes those that stayed empty."""
+    """Says at the end what the folders of this run hold and what found no room, and removes those that stayed empty."""
 
     def __init__(self, folders: Mapping[str, EvidenceFolder]) -> None:
         """A plugin for `folders` by what they hold."""

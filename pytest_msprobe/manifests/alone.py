@@ -1,4 +1,4 @@
-"""What one manifest shows of its run, and what looks wrong in it without another one."""
+"""What one manifest shows of its run: what looks wrong in it without another one, and the digits of its products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `python -m pytest_msprobe manifest` prints: differences of two runs, ranks that agree together; or one run."""
+"""What `manifest` prints of the manifests below folders: differences, ranks that agree together; or one run."""
 
 from __future__ import annotations
 

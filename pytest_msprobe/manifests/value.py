@@ -1,4 +1,4 @@
-"""A difference of two manifests: its values in words, and whether it explains what differs between the runs."""
+"""A difference of two manifests: its values in words, and whether it explains what differs between two runs."""
 
 from __future__ import annotations
 

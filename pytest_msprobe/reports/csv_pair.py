@@ -1,5 +1,4 @@
-"""The CSV pair: one row per API call in the result file, one per output in the details file; and
-reports of suites that write one such table.
+"""The CSV pair, one row per API call in the result file and one per output in the details file; tables of other suites.
 
 Names, columns, order, encoding and vocabulary are those of the existing tool, so that scripts that read its files read
 ours: UTF-8 with a byte order mark, CRLF, times in the local zone.

@@ -147,10 +147,7 @@ def properties(row: VerdictRow) -> Iterator[tuple[str, str | float]]:
     yield from row.properties
 
 
-# SARIF 2.1.0, which GitHub, GitLab and editors show beside the lines of a script. The form is that of OASIS: Static
-# Analysis Results Interchange Format, https://docs.oasis-open.org/sarif/sarif/v2.1.0.
-
-
+#: OASIS: Static Analysis Results Interchange Format, https://docs.oasis-open.org/sarif/sarif/v2.1.0.
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _BEGINNING = f'{{\n "$schema": "{_SCHEMA}"'
 

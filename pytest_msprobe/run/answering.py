@@ -337,13 +337,6 @@ def _shown(config: pytest.Config, settings: Settings) -> str:
     return str(config.getoption("msprobe_diagnosis") or settings.diagnosis or "")
 
 
-# An item is judged alone, when the records that come after it, and perhaps those before it, are
-# not known. Once all rows are in, the item of a cause may have been reported as passed, skipped,
-# or as inheriting a difference, and what follows from it as failed. The reports become what they
-# are before pytest and other plugins write what they keep of them: the terminal's summary and
-# counts, --lf, JUnit, pytest-html.
-
-
 def causes_of(answer: Answer) -> list[Finding]:
     """The findings whose items fail: what a set-up explains is its consequence, and has no failure of its own."""
     findings = list(filter(attrgetter("id"), answer.findings))
@@ -367,6 +360,12 @@ def outcomes_of(
 
 def settle(session: pytest.Session, outcomes: Mapping[str, tuple[Outcome, str]]) -> dict[str, Change]:
     """Make the reports of a session at its end what the whole run shows; the changes, by node id.
+
+    An item is judged alone, when the records that come after it, and perhaps those before it, are
+    not known. Once all rows are in, the item of a cause may have been reported as passed, skipped,
+    or as inheriting a difference, and what follows from it as failed. Reports change before pytest
+    and other plugins write what they keep of them: the terminal's summary and counts, --lf, JUnit,
+    pytest-html.
 
     Args:
         session: before others write what they keep of its reports.

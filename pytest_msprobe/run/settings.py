@@ -404,10 +404,6 @@ def path_of(config: pytest.Config, argument: str) -> Path:
     return Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0]))
 
 
-# `pytest --help` lists the options that most runs need. All others work the same way on the
-# command line, in ini files and in YAML; `python -m pytest_msprobe options` lists all.
-
-
 #: Of several suites' options, what the section of those of every suite is called.
 EVERY_SUITE = "every suite"
 
@@ -448,7 +444,11 @@ def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare every option with its ini twin."""
+    """Declare every option with its ini twin; `pytest --help` lists those that most runs need.
+
+    All others work the same way on the command line, in ini files and in YAML; `python -m
+    pytest_msprobe options` lists them.
+    """
     groups, head = {}, "pytest-msprobe (python -m pytest_msprobe options: all of them)"
     for key, title in OPTION_QUESTIONS.items():
         groups[key] = parser.getgroup(f"msprobe-{key}", f"{head}: {title}")

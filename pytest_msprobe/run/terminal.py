@@ -1,6 +1,4 @@
-"""The terminal of a run with thousands of records: no log capture, a limit for failures, progress,
-and the last section.
-"""
+"""The terminal of a run with thousands of records: no log capture, a limit for failures, progress, the last section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config.json of the collector: read, checked once, and folded with constructor arguments into a frozen Configuration.
+"""What a collection is asked to do: the values that a frozen `Configuration` holds, and what each of them may be.
 
 What a collection is asked to do; `reader` reads it:
 

@@ -1,10 +1,12 @@
-"""config.json and constructor arguments to one Configuration.
+"""config.json and constructor arguments, checked once and folded into one Configuration.
 
 - What configuration files of the existing tool say that this collector does not do, and what
   stands for it. No key of these files ends a training: what is without effect is named once, with
   the reason.
 - What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not.
 - The keys of config.json: what each may be, and its default.
+- Keys of the existing tool that are without effect here: none ends a training, each is named once,
+  with the reason.
 """
 
 from __future__ import annotations

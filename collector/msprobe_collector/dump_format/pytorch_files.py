@@ -3,15 +3,14 @@
 Layout (torch.save since 1.6): a zip of stored members; `*/data.pkl` describes one tensor over a storage whose bytes are
 the member `*/data/KEY`. What is allocated is bounded by the shape that the caller expects, not by what the file says.
 
-The description of a tensor in a `.pt` file: a pickle, evaluated by a stack machine that can only make inert values.
+The description of a tensor is a pickle, evaluated by a stack machine that can only make inert
+values. `pickle` is not used: it would have to be kept from calling, from setting attributes and
+from filling a memo of any size. The operations here are those that torch.save writes for one
+tensor, in pickle protocols 2 to 5.
 
-`pickle` is not used: it would have to be kept from calling, from setting attributes and from filling a memo of any
-size. The operations here are those that torch.save writes for one tensor, in pickle protocols 2 to 5.
-
-Where the members of a zip archive lie in its file, for archives that store them as they are.
-
-`zipfile` reads a directory of any length and inflates a member of any size, and takes most of the time that a small
-tensor takes. Here both are bounded, and a member is a span of the file, which can be mapped.
+`zipfile` is not used either: it reads a directory of any length and inflates a member of any size,
+and takes most of the time that a small tensor takes. Here both are bounded, and a member is a span
+of the file, which can be mapped.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Records, typed: the two of an API call as its execution needs them, and any record value by value.
 
-Record names: the meaning of `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3`.
-
-Names of records of every kind, taken apart: what ran, which call of it, and in which direction.
-
-How the JSON form of a record's values is decoded.
+- Names of records of every kind, taken apart: what ran, which call of it, and in which direction,
+  as in `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3`.
+- How the JSON form of a record's values is decoded.
 
 Every form of the existing collectors is known: tensors, Python scalars, slices, Ellipsis, dtypes, NumPy scalars and
 arrays, lists, dicts and null. Others (process groups, devices) become an `OpaqueValue`, which no engine can rebuild.

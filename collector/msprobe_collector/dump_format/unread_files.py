@@ -12,7 +12,7 @@ _FILE = re.compile(r"[^.]+\..+\.\d+\.\d+\.\d+\.(input|output)\..+\.npy")
 _STATISTICS = "statistic.csv"
 _MOST_NAMES = 100_000
 
-#: What to say of one, after its path.
+#: What to say of a dump of kernels, after its path.
 NOT_READ = (
     "holds a dump of kernels (level L2 or static graph), which nothing here reads or compares; dump at level L0, L1 or "
     "mix, which give a dump.json"
@@ -34,7 +34,7 @@ _RESULT = re.compile(rb"\xef\xbb\xbf?(?:API Name|API Type|NPU Name),|(?:API Name
 _PTDBG = re.compile(rb'\s*\[\s*"[^"]+",\s*\d')
 _API_INFO = re.compile(rb'\s*\{\s*"\w+[.*][\w.*]+":\s*(?:\{\s*"args":|\[)')
 
-#: Names in a folder, and what such files are.
+#: Names in a folder of files of older tools, and what such files are.
 _NAMES = (("*.pkl", "ptdbg"), ("forward_info*.json", "api_info"), ("backward_info*.json", "api_info"))
 _WHAT = {
     "result": "is a table of results; give the dump.json that it was made of",

@@ -1,17 +1,14 @@
 """What an argument or output of a record can be, and where in a dump it stands.
 
-Names of tensor dtypes as dumps write them, and the NumPy dtype behind each.
+- Fields of a record in dump.json, and of a tensor in it, by the names that the file gives them.
+- Names of tensor dtypes as dumps write them, and the NumPy dtype behind each.
+- The one way in which a dump says that it cannot be used.
+- Text of a dump made safe to show: on a terminal, in a message, in a table.
+- Bare NaN and Infinity in a JSON text, made readable for a strict parser.
 
-Sources: the `dtype` names of MindSpore dumps (`Float32`), of PyTorch dumps (`torch.float32`), and of a keyword
-argument called `dtype` (`float32`). NumPy and ml_dtypes load only when an array dtype is asked for.
-
-Fields of a record in dump.json, and of a tensor in it, by the names that the file gives them.
-
-The one way in which a dump says that it cannot be used.
-
-Text of a dump made safe to show: on a terminal, in a message, in a table.
-
-Bare NaN and Infinity in a JSON text, made readable for a strict parser.
+Sources of dtypes: the `dtype` names of MindSpore dumps (`Float32`), of PyTorch dumps
+(`torch.float32`), and of a keyword argument called `dtype` (`float32`). NumPy and ml_dtypes load
+only when an array dtype is asked for.
 """
 
 from __future__ import annotations

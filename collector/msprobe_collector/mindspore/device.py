@@ -263,6 +263,13 @@ class _WaitingValue:
 class MindSporePending:
     """See `PendingStatistics`.
 
+    - Of a small tensor a copy is kept where it is: one operation.
+    - A large one is reduced at once, in at most 12 operations for each 2**21 elements, which the
+      host does not wait for.
+    - All of it comes to the host in one copy.
+
+    On a CPU this would be slower: NumPy reads a tensor there in 1 us, and an operation of
+    MindSpore takes 30 to 300 us.
     MindSpore's operations are launched by the thread that trains and by no other, so only there it can be full.
     """
 

@@ -1,4 +1,4 @@
-"""What optimizers of MindSpore get and leave: seen at the `__call__` of their base classes.
+"""What optimizers of MindSpore get and leave, seen at the `__call__` of their base classes, and their hyper-parameters.
 
 Nothing is seen of an optimizer that runs inside a graph.
 

@@ -1,13 +1,12 @@
-"""How a call is written in the script: as an operator, and with which arguments by position and by keyword.
+"""What a call is named in a dump: by the function that PyTorch hands over, and by how the script wrote the call.
+
+- How the script wrote it: as an operator, and with which arguments by position and by keyword.
+- Who made it: the script and its layers, or PyTorch's own machinery, whose calls are no records.
+- Operators of Ascend: torch_npu registers them as PyTorch operators, so that they are seen as all
+  others are.
 
 A function of torch.nn.functional that is written in Python hands its arguments over by name, defaults included. The
 instruction that made the call says what the script wrote, and a dump is to hold that.
-
-What a call is named in a dump, by the function that PyTorch hands over and by how the script wrote the call.
-
-Who made a call: the script and its layers, or PyTorch's own machinery, whose calls are no records.
-
-Operators of Ascend: torch_npu registers them as PyTorch operators, so that they are seen as all others are.
 
 `torch_npu.npu_rms_norm` is the operator `npu::npu_rms_norm`, recorded as `NPU.npu_rms_norm`; its wrappers written in
 Python call such operators. Nothing of this has run on an NPU: it was tested with operators of the same names that

@@ -221,7 +221,7 @@ def _rearrange(mode: Any, instead: list[Any]) -> None:
 
 
 class ApiInstallation:
-    """Puts in and takes out what sees calls."""
+    """Puts in and takes out what sees calls: the mode, and recording functions for what modes do not see."""
 
     def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
         left_out = [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]

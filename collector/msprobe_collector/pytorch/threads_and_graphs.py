@@ -40,6 +40,9 @@ from msprobe_collector.recording.swaps import MethodSwaps
 class ThreadSwaps:
     """Watches what the script runs in threads that it starts, and in pools of threads.
 
+    A mode belongs to one thread, so that each of them needs it on a stack of its own. The threads
+    of PyTorch's own engine have the modes of the thread that called `backward`.
+
     Attributes:
         count: how many pieces of work were watched so far.
     """
@@ -193,7 +196,12 @@ _Enter = Callable[[], Callable[[], None]]
 
 
 class CompiledRegions:
-    """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
+    """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards.
+
+    The compiler would trace into the mode, guard on it, and compile anew whenever collecting
+    begins or ends. So compiled code runs, and is compiled, as without the collector; what it
+    computes inside leaves no records of calls. Which code that was is noted.
+    """
 
     def __init__(
         self,

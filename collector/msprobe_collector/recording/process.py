@@ -166,7 +166,7 @@ def _packed(folder: Path, name: str) -> str:
     return next((revision for revision, _, ref in lines_of_refs if ref == name and _REVISION.fullmatch(revision)), "")
 
 
-#: Their names and what each does to numbers, one a line.
+#: Names of environment variables and what each does to numbers, one a line.
 TABLE = Path(__file__).with_name("environment.txt")
 
 

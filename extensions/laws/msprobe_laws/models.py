@@ -1,4 +1,4 @@
-"""The models that a training calls, and the laws on them, for all frameworks."""
+"""The models that a training calls, and the laws on them and on who updates their parameters."""
 
 from __future__ import annotations
 

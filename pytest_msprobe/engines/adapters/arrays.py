@@ -1,13 +1,4 @@
-"""Gathers, scatters, segments and slices of MindSpore in PyTorch. Reached through `adapters`.
-
-Bands of diagonals in stacks of matrices: matrix_diag, matrix_diag_part, matrix_set_diag. Reached through `adapters`.
-
-`k` is one diagonal or (lowest, highest), 0 the main one, positive above it. The diagonals of a band stand in rows from
-the highest down, each filled up to the longest on the side that `align` says: RIGHT_LEFT pushes those above the main
-diagonal to the right and those below to the left (docs of mindspore.ops.matrix_diag).
-
-Boxes and blocks of images of MindSpore that no PyTorch call has. Reached through `adapters`.
-"""
+"""Gathers, slices, diagonals, and boxes and blocks of images of MindSpore in PyTorch. Reached through `adapters`."""
 
 from __future__ import annotations
 
@@ -237,6 +228,12 @@ def sparse_segment_mean(x: Tensor, indices: Tensor, segments: Tensor) -> Tensor:
     return total / members.reshape(-1, *[1] * (x.dim() - 1))
 
 
+# Bands of diagonals in stacks of matrices
+
+#: One diagonal or (lowest, highest), 0 the main one, positive above it. The diagonals of a band
+#: stand in rows from the highest down, each filled up to the longest on the side that `align`
+#: says: RIGHT_LEFT pushes those above the main diagonal to the right and those below to the left
+#: (docs of mindspore.ops.matrix_diag).
 Diagonals = int | Sequence[int] | Tensor
 
 
@@ -292,6 +289,9 @@ def _places(x: Tensor, lowest: int, highest: int, align: str) -> Iterator[tuple[
     for row, k in enumerate(range(highest, lowest - 1, -1)):
         side = above if k >= 0 else below
         yield row, k, max(lengths.values()) - lengths[k] if side == "RIGHT" else 0, lengths[k]
+
+
+# Boxes and blocks of images
 
 
 def bounding_box_encode(anchors: Tensor, truth: Tensor, means: Sequence[float], stds: Sequence[float]) -> Tensor:

@@ -1,14 +1,4 @@
-"""Element-wise and creating APIs of MindSpore that no PyTorch call has. Reached through `adapters`.
-
-Bessel functions with their derivatives, which PyTorch lacks. Reached through `adapters`.
-
-Derivatives: NIST Digital Library of Mathematical Functions, 10.6.3 (J0' = -J1, J1' = J0 - J1/x, the same for Y) and
-10.29.3 (K0' = -K1, K1' = -K0 - K1/x); the scaled functions are exp(x) K(x).
-
-Reductions of MindSpore that no PyTorch call has in one piece. Reached through `adapters`.
-
-Losses of MindSpore, with the gradients that MindSpore defines. Reached through `adapters`.
-"""
+"""Element-wise and creating APIs, reductions and losses that PyTorch lacks. Reached through `adapters`."""
 
 from __future__ import annotations
 
@@ -161,14 +151,17 @@ def scalar_cast(value: Number, dtype: torch.dtype) -> Number | bool:
     return float(value) if dtype.is_floating_point else int(value)
 
 
+# Bessel functions with their derivatives, which PyTorch lacks
+
 _J0, _J1 = torch.special.bessel_j0, torch.special.bessel_j1
 _Y0, _Y1 = torch.special.bessel_y0, torch.special.bessel_y1
 _K0, _K1 = torch.special.modified_bessel_k0, torch.special.modified_bessel_k1
 _K0E, _K1E = torch.special.scaled_modified_bessel_k0, torch.special.scaled_modified_bessel_k1
 _Function = Callable[[Tensor], Tensor]
 
-
-#: Each function and its derivative.
+#: Each function and its derivative: NIST Digital Library of Mathematical Functions, 10.6.3 (J0' =
+#: -J1, J1' = J0 - J1/x, the same for Y) and 10.29.3 (K0' = -K1, K1' = -K0 - K1/x); the scaled
+#: functions are exp(x) K(x).
 _BESSEL: dict[str, tuple[_Function, _Function]] = {
     "j0": (_J0, lambda at: -_J1(at)),
     "j1": (_J1, lambda at: torch.where(at == 0, torch.full_like(at, 0.5), _J0(at) - _J1(at) / at)),
@@ -197,6 +190,9 @@ def bessel(name: str, x: Tensor) -> Tensor:
 
     result: Tensor = Function.apply(x)  # type: ignore[no-untyped-call]  # torch types no apply
     return result
+
+
+# Reductions
 
 
 def prod(x: Tensor, axis: Axis = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
@@ -258,6 +254,9 @@ def _selected(x: Tensor, initial: Number | None, where: Tensor | bool | None, ho
     if initial is not None:
         x = getattr(torch, f"{how}imum")(x, bound)
     return x
+
+
+# Losses, with the gradients that MindSpore defines
 
 
 def kl_div(x: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:

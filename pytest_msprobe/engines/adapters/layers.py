@@ -1,4 +1,4 @@
-"""Layers of MindSpore in PyTorch: activations, normalisation, sequences, matrices, convolutions, pools."""
+"""Layers and matrices of MindSpore, convolutions and pools among them, in PyTorch. Reached through `adapters`."""
 
 from __future__ import annotations
 
@@ -283,6 +283,9 @@ def cumulated(x: Tensor, axis: int | Tensor, exclusive: bool, reverse: bool, fun
         turned = torch.cat([first, turned.narrow(dim, 0, x.shape[dim] - 1)], dim)
     result: Tensor = getattr(torch, function)(turned, dim)
     return result.flip(dim) if reverse else result
+
+
+# Convolutions and pools
 
 
 def channels_first(x: Tensor, data_format: str) -> Tensor:

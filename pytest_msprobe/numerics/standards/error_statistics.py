@@ -1,4 +1,7 @@
-"""How the errors of one output compare with their tolerances: the whole, the worst one, and one that stands out."""
+"""How the errors of one output compare with their tolerances: the whole, the worst one, and one that stands out.
+
+Of a large output only elements are looked at that may be beyond their tolerance, or stand out.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """How strongly an output answers to rounding errors of its inputs, from runs of the benchmark that were moved by them.
 
+What rounding does to an element that is the sum of known terms follows from the orders in which
+kernels add.
+
 Chunks are arrays of shape (n,); magnitudes, changes and tolerances are float64, in the unit of the output.
 """
 

@@ -1,11 +1,12 @@
 """Which value of an operation is which of its partner's.
 
-Mapping files in the formats of the existing tool, and what they make of names.
+- Mapping files in the formats of the existing tool, and what they make of names.
+- Layer mapping: where an operation stands in the tree of Cells, and where that is in the golden
+  model.
 
-Layer mapping: where an operation stands in the tree of Cells, and where that is in the golden model.
-
-Rules have the form of the existing tool: `{class of a Cell: {child, or child.child: path in the golden model}}`, with
-`TopLayer` (or `Cell`) for the root; text from "(" on in a value is a comment. What no rule names is called the same.
+Rules of layers have the form of the existing tool: `{class of a Cell: {child, or child.child: path
+in the golden model}}`, with `TopLayer` (or `Cell`) for the root; text from "(" on in a value is a
+comment. What no rule names is called the same.
 """
 
 from __future__ import annotations

@@ -4,11 +4,8 @@ Call numbers identify no call: one call more on one side shifts all that follow.
 and shapes on both sides is paired call by call; every other one by aligning both sequences of operations, first with
 shapes and parent Cells, then by name alone. A backward goes where its forward went.
 
-Two sequences aligned: which elements are the same ones, although some were added or left out in between.
-
-Myers, "An O(ND) difference algorithm and its variations" (1986): fast when few elements differ, and never crossing.
-
-What an operation is called on both sides: operations of equal names may be the same one.
+Sequences are aligned as in Myers, "An O(ND) difference algorithm and its variations" (1986): fast
+when few elements differ, and never crossing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""What is said of two runs before any of their numbers: whether they are the same step, whether an earlier step differs
-already, and in what they are set up differently, as their manifests say.
+"""What is said of two runs before any of their numbers.
+
+- Whether they are the same step, and whether an earlier step differs already.
+- In what they are set up differently, as their manifests say.
+- Why they have no operation in common, or whether one is a rank of a sharded run whose whole model
+  the other one is.
 """
 
 from __future__ import annotations
@@ -131,7 +135,7 @@ def why_unmatched(comparison: DumpComparison) -> str:
             f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
             f"{_listed(kinds[1])}; dump both at one level"
         )
-    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
+    names = f"{_operation_names(target)} in the target, {_operation_names(golden)} in the golden dump"
     if target.framework != golden.framework:
         return (
             f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
@@ -150,7 +154,7 @@ def _listed(kinds: set[str]) -> str:
     return " and ".join(sorted(kinds)) or "nothing"
 
 
-def _names(side: ComparedDump) -> str:
+def _operation_names(side: ComparedDump) -> str:
     names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
     more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
     return ", ".join(names[:_MOST_KINDS]) + more

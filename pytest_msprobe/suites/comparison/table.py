@@ -1,12 +1,11 @@
-"""Rows of the comparison table: names, order and vocabulary of columns are those that users' scripts know.
+"""The comparison table: its rows, its files, and tables of several ranks side by side.
 
-The comparison table on disk: rows wait in a temporary file until all are in, then go out in the order of execution.
-
-Rows may come in any order, from several processes. What stays in memory is one place per operation, so 200,000 rows
-need no more than 2,000. Written are a CSV file and, on demand, a coloured workbook; both in parts where a spreadsheet
-program could not open the whole.
-
-Tables of several ranks side by side: one file per figure, a line per value, a column per rank.
+Names, order and vocabulary of columns are those that users' scripts know. Rows may come in any
+order, from several processes: they wait in a temporary file until all are in, then go out in the
+order of execution. What stays in memory is one place per operation, so 200,000 rows need no more
+than 2,000. Written are a CSV file and, on demand, a coloured workbook; both in parts where a
+spreadsheet program could not open the whole. Side by side, ranks have one file per figure, with a
+line per value and a column per rank.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """One value of the target against its partner: state, verdict, figures and reasons.
 
-Two tensors compared by the best that both dumps hold: real data, checksums, sketches, fingerprints, else statistics.
-
-When two dumps agree: the largest differences that are rounding, by dtype.
-
-The rule is one number per dtype, the largest *distance* |t-g| / |g| in the 2-norm of target t and golden g. All else
-follows from it:
+Tensors are compared by the best that both dumps hold: real data, checksums, sketches,
+fingerprints, else statistics. The rule of when they agree is one number per dtype, the largest
+*distance* |t-g| / |g| in the 2-norm of target t and golden g. All else follows from it:
 
 - real data: distance within the limit, and no element off by more than 10 limits of the largest magnitude, so that a
   single wrong element of many is seen;

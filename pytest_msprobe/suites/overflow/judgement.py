@@ -1,4 +1,4 @@
-"""The verdict on one record or on a training step, and the form of a record that goes into files."""
+"""The verdict on one record or on a training step, the form of a record in files, and what the items of a run share."""
 
 from __future__ import annotations
 

@@ -20,10 +20,6 @@ from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.fact_table import UnwrittenMemory
 from pytest_msprobe.suites.overflow.values import FINITE, BufferRules, Finiteness, ObservedValue, OverflowDump, combined
 
-# NaN and Inf that a step takes out again: log(0) in the position buckets of T5 is -Inf in the places that a `where`
-# fills from elsewhere. Whether a value is taken out shows in the flow: all that is computed from it is finite.
-
-
 #: What a value is known by in dumps that do not say who made it.
 _Look = tuple[object, ...]
 
@@ -55,6 +51,9 @@ class Use:
 
 def discarding(uses: Mapping[str, Use], framework: str) -> dict[str, bool]:
     """Return the records whose NaN and Inf are all taken out again, and whether selections do so.
+
+    log(0) in the position buckets of T5 is -Inf in the places that a `where` fills from elsewhere.
+    Whether a value is taken out shows in the flow: all that is computed from it is finite.
 
     A selection leaves an element whatever it holds. A division by Inf gives 0 where the exact value would give another
     number.

@@ -1,6 +1,7 @@
 """The pre-check as a suite: every API call on the device against the float64 benchmark.
 
 - The lines above a run: what is checked, on what, against what, and how much of it the benchmark covers.
+- The answer: how sure each failure is, and what a pass shows.
 - What a pre-check leaves behind: the CSV pair.
 - Items for edge cases: those of the first recorded call of every API of a dump.
 - The folders for what failing API calls leave behind: reserved by the process that writes, filled by all.

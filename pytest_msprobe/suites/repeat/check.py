@@ -1,4 +1,8 @@
-"""One API call run again and again on one device, with the same inputs and with other memory around it."""
+"""One API call run again and again on one device, with the same inputs and with other memory around it.
+
+With --msprobe-batch also in other batches, alone, halved, doubled, in other order: are its rows
+the same to the bit?
+"""
 
 from __future__ import annotations
 
@@ -38,10 +42,6 @@ from pytest_msprobe.suites.repeat import RepeatSettings
 from pytest_msprobe.suites.repeat.results import Outcome, Runs, bytes_of, failure_text, judge_runs
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
-# Rows of a call in other batches. What a row is made of is known of the API (`apis/facts/batch.txt`); of APIs of
-# which it is not known, nothing is said.
-
-
 _ARRAY = "__array_interface__"
 #: Rows that run alone, at most: the first, the last and some between them.
 _MOST_ALONE = 8
@@ -63,7 +63,7 @@ class BatchRows:
 
 
 def find_batch(call: Call) -> BatchRows:
-    """What the facts say of the batch of `call`.
+    """What `apis/facts/batch.txt` says of the batch of `call`: what a row is made of.
 
     Raises:
         UnknownBatch: they say nothing, or that this call has none.

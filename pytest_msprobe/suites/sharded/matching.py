@@ -18,10 +18,6 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
-# The last stage of a pipeline has a copy of a tied embedding by another name. What it holds before
-# the step tells which.
-
-
 #: The place of a value of a parameter in the record of an optimizer, what it is, and the name; of state the kind, too.
 _PLACE = re.compile(r"((?:input|output)\.(?:\d+\.)?(parameters|gradients|state)\.)(.*)", re.DOTALL)
 _BEFORE = "input.parameters."
@@ -42,7 +38,11 @@ def named(path: str, change: Callable[[str], str]) -> str:
 
 
 class LogicalCopies:
-    """What the logical run has for values that only ranks hold."""
+    """What the logical run has for values that only ranks hold.
+
+    The last stage of a pipeline has a copy of a tied embedding by another name. What it holds
+    before the step tells which.
+    """
 
     def __init__(self, leaves: Mapping[str, Leaf], fits: Callable[[str, Leaf], bool]) -> None:
         """`leaves` are values of the logical run at the optimizer, by their places.

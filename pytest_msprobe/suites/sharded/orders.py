@@ -1,6 +1,4 @@
-"""In which order values stand that ranks hold parts of: one order for what belongs together, and
-parameters in a row.
-"""
+"""In which order values stand that ranks hold parts of: one for what belongs together, and parameters in a row."""
 
 from __future__ import annotations
 
@@ -128,15 +126,14 @@ def disordered(values: Iterable[Along], orders: Mapping[Kind, Order]) -> tuple[d
     return moved, all_orders
 
 
-# Parameters that the ranks hold in a row, each a part of it, as ZeRO by hand does: what the row holds before the step
-# tells in which order the parameters of the logical run are.
-
-
 _BEFORE = "input.parameters."
 
 
 class Rows:
-    """The rows of one step of the ranks' optimizers."""
+    """The rows of one step of the ranks' optimizers.
+
+    What a row holds before the step tells in which order the parameters of the logical run are.
+    """
 
     def __init__(
         self, leaves: Mapping[str, Leaf], logical: RankDump, held: Sequence[tuple[RankDump, Mapping[str, Leaf]]]

@@ -1,6 +1,4 @@
-"""The logical run of a sharded one, and what the records of one step are: which pass they belong to,
-what is around them.
-"""
+"""The logical run of a sharded one, and the outline of one step: which pass a record belongs to, what is around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a sharded run amount to: the first wrong place of each pass, and a CSV file with a row per value."""
+"""What rows of a sharded run amount to: the first wrong place of each pass, a CSV file, and a picture of ranks."""
 
 from __future__ import annotations
 

@@ -26,11 +26,6 @@ from pytest_msprobe.suites.sharded.outline import LogicalRun, StepOutline
 from pytest_msprobe.suites.sharded.ranks import RunSteps, step_folders
 from pytest_msprobe.suites.sharded.step_judge import StepJudge
 
-# Where wrong values come from. What goes wrong behind calls of which it is not certain which values they are comes
-# from there: then the first of those that differs is the place; of a gradient, what labels or parameters behind its
-# layer are others.
-
-
 #: `first`: the first record of its pass with a wrong value, and the passes before are right. `own`: its inputs are
 #: right, its outputs are not. `inherited`: what it got was wrong already. `right`: no value of it is wrong.
 Role = Literal["right", "first", "own", "inherited"]
@@ -52,7 +47,11 @@ class Start:
 
 
 class Blame:
-    """Tells which records of a step are at fault.
+    """Tells which records of a step are at fault: the first of each pass, others by themselves, and what follows.
+
+    What goes wrong behind calls of which it is not certain which values they are comes from there:
+    then the first of those that differs is the place; of a gradient, what labels or parameters
+    behind its layer are others.
 
     Attributes:
         outline: of the step.

@@ -1,7 +1,11 @@
 """Values of which a dump holds no tensors, put together and compared by their statistics or their sketches.
 
-Replicas have equal statistics. Of shards the maximum is the largest, the minimum the least, sums and squared norms add
-up. Of terms of a sum the sums alone add up, and the norm is at most the sum of the norms: the weakest of the three.
+- Replicas have equal statistics. Of shards the maximum is the largest, the minimum the least, sums
+  and squared norms add up. Of terms of a sum the sums alone add up, and the norm is at most the
+  sum of the norms: the weakest of the three.
+- Sketches of copies, of terms of a sum and of equal shards in the order of the ranks add up. They
+  do not tell shards of unequal length, flat ones, and those whose indices follow in another order
+  (chunks of fused layers, zigzag).
 """
 
 from __future__ import annotations
@@ -113,11 +117,6 @@ def _apart(value: PartStatistics, whole: PartStatistics) -> float:
         pairs += [(value.largest, whole.largest, height), (value.least, whole.least, height)]
         pairs.append((value.norm, whole.norm, whole.norm))
     return max(relative(abs(actual - expected), size) for actual, expected, size in pairs)
-
-
-# Sketches of copies, of terms of a sum and of equal shards in the order of the ranks add up. They
-# do not tell shards of unequal length, flat ones, and those whose indices follow in another order
-# (chunks of fused layers, zigzag).
 
 
 @dataclass(frozen=True, slots=True)

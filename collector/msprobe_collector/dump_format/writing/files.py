@@ -1,11 +1,9 @@
-"""A JSON object on disk that grows entry by entry and is whole after each.
+"""Files of a dump as they are written: a JSON object that is whole after each entry, and .npy and .pt files.
 
-The .npy and .pt files of a dump.
-
-A tensor as `torch.save` would write it, without PyTorch: `torch.load`, also with `weights_only`, reads it.
-
-Layout (torch.save since 1.6): a zip of stored members; `archive/data.pkl` describes one contiguous tensor over the
-storage `archive/data/0`, which begins at a multiple of 64 bytes so that it can be mapped.
+A tensor in a `.pt` file is as `torch.save` would write it, without PyTorch: `torch.load`, also
+with `weights_only`, reads it. Layout (torch.save since 1.6): a zip of stored members;
+`archive/data.pkl` describes one contiguous tensor over the storage `archive/data/0`, which begins
+at a multiple of 64 bytes so that it can be mapped.
 """
 
 from __future__ import annotations

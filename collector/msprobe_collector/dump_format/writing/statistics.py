@@ -1,6 +1,8 @@
 """Max, Min, Mean and L2 norm of an array, right for every dtype, and cheap: the whole collection waits for them.
 
 - Of one array, and of many small ones of one dtype and size at once.
+- Of a large tensor on a device, from the numbers that the framework has computed of it there, and
+  its sketch.
 - As the text that a dump has of them, which may be filled in when the record is complete otherwise.
 - What comes of the numbers that a framework has computed of a large tensor on its device, its
   sketch too.

@@ -1,4 +1,4 @@
-"""What the backward passes of a dump gave to each parameter: pass by pass, or call by call."""
+"""What the backward passes of a dump gave to each parameter, and where that became 0."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Whether an optimizer gets the gradients of the backward passes since its step before, and nothing of that one.
 
 What a step gets is the sum of what the last passes gave, times one factor: of a loss scale, of clipping. Where it is
-that sum and the gradient of the step before on top, it was not set to zero.
+that sum and the gradient of the step before on top, it was not set to zero. `arrive` says whether
+any gradient arrives at all, as far as records of optimizers tell.
 """
 
 from __future__ import annotations
@@ -220,13 +221,12 @@ def _finding(name: str, judgement: _Judged, factor: float) -> Violation:
     )
 
 
-# A gradient that is 0 in every element may be meant: behind a weight that is still 0, in an expert
-# that no token chose, in a part of which the loss does not count yet. It is no finding, and is
-# named where no 0 in the step explains it.
-
-
 def arrive(steps: Sequence[Mapping[str, bool]], ends: Callable[[str], Sequence[str] | None]) -> Checked:
     """Return what the law says of the parameters of an optimizer in all of its steps that are known.
+
+    A gradient that is 0 in every element may be meant: behind a weight that is still 0, in an
+    expert that no token chose, in a part of which the loss does not count yet. It is no finding,
+    and is named where no 0 in the step explains it.
 
     Args:
         steps: of each, whether the gradient is 0 in every element, by parameter. One with no other gradients tells

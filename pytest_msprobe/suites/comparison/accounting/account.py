@@ -1,5 +1,6 @@
 """What became of the difference of one operation, in builtin types, as it travels from workers to the report.
 
+- How two calls of one operation differ in their arguments.
 - Names of the parts of a difference: see `terms`.
 - What the parts of all outputs of an operation amount to, and what they cannot show.
 """

@@ -1,6 +1,4 @@
-"""Keys of tensor content: equal keys mean equal values, whatever the shape.
-
-The difference of one output, split without remainder.
+"""The difference of one output, split without remainder.
 
 With the exact operation f in float64 as each side defines it, and the inputs of both sides::
 
@@ -9,7 +7,8 @@ With the exact operation f in float64 as each side defines it, and the inputs of
                     + [f_t(in_g) - f_g(in_g)]       defined differently
                     + [f_g(in_g) - golden]          arises in the golden run
 
-Whether an incoming gradient is the sum of the gradients of its uses: nothing records that addition.
+Equal keys of tensor content mean equal values, whatever the shape. Whether an incoming gradient is
+the sum of the gradients of its uses is computed, since nothing records that addition.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.verdicts import FigureWire
 
-# A region is a connected set of records that are not found, of one run or of both, behind which
-# values are found.
-
 
 class RecordContent(msgspec.Struct, frozen=True, array_like=True):
     """What one record of a run has to do with the other run.
+
+    A region is a connected set of records that are not found, of one run or of both, behind which
+    values are found.
 
     Attributes:
         record: its name.

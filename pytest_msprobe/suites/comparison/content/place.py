@@ -1,6 +1,4 @@
-"""Where two runs part: between the last values that they share and the first that should be equal,
-and in which parameters.
-"""
+"""Where two runs part: between the last shared values and the first that should be equal, and in which parameters."""
 
 from __future__ import annotations
 
@@ -20,9 +18,6 @@ from msprobe_collector.dump_format import is_compiled_record
 from pytest_msprobe.numerics.expected import Relative, Share, Times
 from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, Parting, tolerance_of
 from pytest_msprobe.suites.comparison.content.values import LOOK_DIGITS, HeldParameter, HeldRun, HeldValue
-
-# Parameters of two runs are paired by what they hold. A port may call them otherwise, transpose them, and join
-# several into one: of what is joined, sizes, squares of norms and sums add up.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +56,9 @@ class Results:
 
 def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     """Return which gradients and updates of parameters both runs have.
+
+    A port may call parameters otherwise, transpose them, and join several into one: of what is
+    joined, sizes, squares of norms and sums add up.
 
     They may be off by what the gradients inside of the step are. What an update makes of a gradient that is rounding is
     not judged: Adam makes a whole step of it. Of elements it does the same, so that updates are held to their norms,
