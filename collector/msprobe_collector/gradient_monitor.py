@@ -1,8 +1,7 @@
 """Gradient monitoring: statistics and signs of every parameter's gradient at each optimizer step, in small files.
 
 - The files of one rank: a summary per step and, beside it, the signs of each gradient.
-- What is said about one gradient, computed in float64 over chunks of it.
-- Columns and cells of grad_summary_{step}.csv.
+- Figures of one gradient, and columns and cells of grad_summary_{step}.csv.
 - Watching an optimizer's gradients.
 """
 

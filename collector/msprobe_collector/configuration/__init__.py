@@ -1,16 +1,15 @@
 """What a collection is asked to do: the values that a frozen `Configuration` holds, and what each of them may be.
 
-What a collection is asked to do; `reader` reads it:
-
+- Which records are wanted, and which half of each: scope, list, tensor_list and data_mode.
 - Lists of steps and ranks: `[0, "3", "5-8"]`.
 - The user's YAML of APIs: which are hooked besides those found in MindSpore, and which are left
   alone.
-- Which records are wanted, and which half of each: scope, list, tensor_list and data_mode.
 - Tasks, levels, and which go together.
 - dump_enable, which may be edited while training runs.
 - The one way in which a configuration says that it cannot be used.
 
-Loads PyYAML when a configuration names an `api_list`, and no framework.
+`reader` makes one of config.json. This module loads PyYAML when a configuration names an
+`api_list`, and no framework.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of kernel dumps and older tools, given as dumps by mistake: recognised, not read."""
+"""Files that are recognised and not read: dumps of kernels, and what tools wrote that came before msProbe."""
 
 from __future__ import annotations
 

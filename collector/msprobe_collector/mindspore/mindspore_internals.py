@@ -1,8 +1,4 @@
-"""The state of MindSpore, and its private names whose place depends on the version.
-
-Errors of the script's own computation, which MindSpore raises where somebody looks at any tensor
-later.
-"""
+"""The state of MindSpore, its private names whose place depends on the version, and errors that it raises late."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What PyTorch's calls look like: Modules, and API calls as a function mode sees them.
-
-- The stack of modes of this thread: one mode is put on it, and taken off it wherever it is by
-  then.
-- What sees calls of APIs: the mode, and recording functions for what modes do not see.
-"""
+"""What PyTorch's calls look like: Modules and their parameters, and API calls, with what sees them."""
 
 from __future__ import annotations
 

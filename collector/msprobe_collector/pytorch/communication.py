@@ -1,6 +1,4 @@
-"""Communication of torch.distributed.
-
-Functions that modes do not see, that fill arguments or end later.
+"""What a script does with torch.distributed: functions that modes do not see, process groups, and stages of pipelines.
 
 - Collectives and point-to-point calls of the script, and of PyTorch's own parallelism (FSDP, pipelines).
 - Functional collectives, by which DTensor communicates.

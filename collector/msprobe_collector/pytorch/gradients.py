@@ -1,13 +1,13 @@
-"""Backward values seen on PyTorch's own backward nodes, so that the graph, and with it every bit of training, stays.
+"""Gradients of calls, seen on PyTorch's own backward nodes, so that the graph, and every bit of training, stays.
 
 The gradient of an argument is its contribution through one call: what the nodes that the call made hand to the edges
 that lead to the argument. Hooks on nodes look and return nothing; no identity is inserted, no view is made anew.
 
-- The autocast under which a call runs: it casts operands inside the call, where no argument shows
-  it.
 - Where gradients of tensors go: their edges in PyTorch's graph of backward nodes.
 - Gradients of parameters that FSDP2 shards: reduced over the ranks, and set without a hook of
   autograd.
+- The autocast under which a call runs: it casts operands inside the call, where no argument shows
+  it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What optimizers of PyTorch get and leave, seen by the hooks that `torch.optim` calls around every `step`.
 
 Every optimizer that derives from `torch.optim.Optimizer` calls them, fused and foreach ones too, and those inside
-wrappers and loss scalers. Norms are taken where gradients are clipped by PyTorch, Megatron and DeepSpeed.
-
-Hyper-parameters of optimizers, per parameter group.
+wrappers and loss scalers. Hyper-parameters are read by parameter group. Norms are taken where
+gradients are clipped by PyTorch, Megatron and DeepSpeed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,4 @@
-"""Threads that the script starts: a mode belongs to one thread, so that each of them needs it on a stack of its own.
-
-The threads of PyTorch's own engine have the modes of the thread that called `backward`.
-
-Functions that torch.compile has compiled: nothing of the collector is in place while they run.
-
-The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So compiled
-code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls. Which code
-that was is noted.
-
-Records at the border of that code, captures of graphs of a device, and the state outside of the
-script's modes and tracers, in which the collector works.
-"""
+"""What runs beside the calls of one thread: threads that the script starts, compiled code, and captured graphs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Which folders this process writes to, so that no other process of the same rank and path writes there too.
 
-- Where that is: `{dump_path}/step{n}/rank{r}`; while no rank is known `proc0`, or `proc{pid}`
-  beside it.
-- A dump that stands where another one is to be written.
-- Messages to the training script, most of them when collecting ends.
+- A process writes to `{dump_path}/step{n}/rank{r}`; while no rank is known to `proc0`, or
+  `proc{pid}` beside it.
+- A dump that stands where another one is to be written is removed.
+- When collecting ends, messages say what was written.
 """
 
 from __future__ import annotations

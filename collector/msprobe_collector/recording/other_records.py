@@ -1,8 +1,4 @@
-"""Records of no call.
-
-- Values that a script saves by hand (level debug).
-- What an optimizer gets and leaves, and what clips gradients.
-"""
+"""Records of no call: values that a script saves by hand (level debug), and what an optimizer gets and leaves."""
 
 from __future__ import annotations
 

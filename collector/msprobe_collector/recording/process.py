@@ -1,11 +1,10 @@
-"""What a process is: its script, its environment variables, and its place in the training.
+"""What a process is: the script that it runs, its environment variables, and its place among those of its training.
 
 - Its command line without secrets, and the git revision of its repository, read from files.
 - The exception that ended a step: class, message, and the line of the script.
-- Variables that change what a training computes. Only these are read: others may hold secrets.
-- Its rank and groups, as dump.json says them under `ranks`.
-- Running a script, or a module, as the main one of this process, for commands that do something
-  beside it.
+- Environment variables that change what a training computes. Only these are read: others may hold
+  secrets.
+- A training script, or a module, that runs as the main one of a process of ours.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What values are made of, read without running code of theirs.
-
-Their parts, and the tensors that they hold.
-
-Values of Python as JSON has them: what a hyper-parameter, a switch or a setting is written as.
-"""
+"""Parts of values, read without running code of theirs: their tensors, and what JSON has for plain ones."""
 
 from __future__ import annotations
 
