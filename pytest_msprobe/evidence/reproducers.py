@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, tensors_in
+from msprobe_collector.dump_format.values import shortened
 from msprobe_collector.dump_format.writing.encoding import stored_form
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
@@ -217,8 +218,7 @@ def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
 
 def in_docstring(text: str) -> str:
     """One line of `text` that a docstring can hold: nothing in it ends the string, breaks the line or is invisible."""
-    shown = text if len(text) <= _WIDEST_TEXT else f"{text[: _WIDEST_TEXT - 3]}..."
-    visible = "".join(map(_visible, shown))
+    visible = "".join(map(_visible, shortened(text, _WIDEST_TEXT)))
     return " ".join(visible.replace("\\", "\\\\").replace('"""', r"\"\"\"").split())
 
 

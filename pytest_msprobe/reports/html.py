@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.dump_format.values import counted, optional, printable
+from msprobe_collector.dump_format.values import counted, optional, printable, shortened
 from pytest_msprobe.answers import Answer
 from pytest_msprobe.answers.words import said, sentence_of, text_of
 from pytest_msprobe.reports.terminal import OUTCOME_WORDS
@@ -34,8 +34,7 @@ _OUTPUTS = 50
 
 def text(value: object, longest: int = _LONGEST) -> str:
     """`value` as harmless markup on one line, cut to `longest` characters."""
-    line = printable(" ".join(str(value).split()))
-    return escape(line if len(line) <= longest else f"{line[: longest - 3]}...")
+    return escape(shortened(printable(" ".join(str(value).split())), longest))
 
 
 def _columns(figures: Sequence[Figure]) -> list[tuple[str, str]]:

@@ -197,7 +197,12 @@ def abbreviated(value: Any) -> str:
         text = printable(repr(value))
     except (ValueError, RecursionError):  # Python writes no whole number of more than 4,300 digits
         return f"a {type(value).__name__} too large to show"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(text, _LONGEST)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return a text, cut to `longest` characters with three dots at its end."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 class DumpError(Exception):

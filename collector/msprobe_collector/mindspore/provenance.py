@@ -22,7 +22,7 @@ from msprobe_collector.dump_format.writing.statistics import without_slot
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
-from msprobe_collector.recording.observing import items_of
+from msprobe_collector.recording.observing import as_sequence
 from msprobe_collector.recording.recorder import view_text
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -216,7 +216,7 @@ class MindSporeProvenances:
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """Forget what stood in the memory that a call writes to of which there is no record."""
         if self._memory and _facts(api_of(name)).is_writing and arguments:
-            values = items_of(arguments[0])
+            values = as_sequence(arguments[0])
             self._unrecorded += [weakref.ref(value) for value in values if isinstance(value, self.tensor)]
 
     def settle(self) -> None:

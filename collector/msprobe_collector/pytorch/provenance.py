@@ -21,7 +21,7 @@ from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
 from msprobe_collector.pytorch.parameter_names import own_parameters
 from msprobe_collector.recording.guard import Guard
-from msprobe_collector.recording.observing import communicates, items_of
+from msprobe_collector.recording.observing import as_sequence, communicates
 from msprobe_collector.recording.recorder import view_text
 
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
@@ -202,7 +202,7 @@ class TorchProvenances:
             return
         most = 5 if api in _NORMS else 1 + communicates(api)
         for value in arguments[:most]:
-            for tensor in items_of(value):
+            for tensor in as_sequence(value):
                 self.guard.faults.guarded(name, self._forget, tensor)
 
     def clear(self) -> None:

@@ -100,7 +100,7 @@ def inner_tensors(
             yield from parts.tensors(f"input.{at}", value)
 
 
-def items_of(value: Any) -> Sequence[Any]:
+def as_sequence(value: Any) -> Sequence[Any]:
     """Return a tuple or list itself, and any other value as its only item."""
     return value if isinstance(value, (tuple, list)) else (value,)
 
@@ -148,14 +148,14 @@ class Waits:
 
     def outputs_of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a communication call put out: its result, or, where it fills its arguments, these as they are now."""
-        parts = items_of(result)
+        parts = as_sequence(result)
         if all(part is None or self._is_no_value(part) for part in parts):
             return [*args, *kwargs.values()]
         return [None if self._is_handle(part) else part for part in parts]
 
     def handles_of(self, result: Any) -> list[Any]:
         """Handles in `result` on which someone must still wait."""
-        return [part for part in items_of(result) if self._is_handle(part) and self._must_wait(part)]
+        return [part for part in as_sequence(result) if self._is_handle(part) and self._must_wait(part)]
 
     def _put(self, swaps: MethodSwaps) -> None:
         """Put `seen_wait` in the place of each method that waits."""

@@ -270,7 +270,7 @@ class _Wanted:
 def _float_dtype(leaf: Leaf | None) -> np.dtype[Any] | None:
     """The NumPy dtype of the real numbers in a tensor of floats; None of anything else."""
     value = leaf.tensor if leaf is not None else None
-    dtype = array_dtype(value.dtype) if value is not None and value.dtype is not None else None
+    dtype = array_dtype(value.dtype) if value is not None else None
     return part_dtype(dtype) if dtype is not None and kind_of(dtype) in ("float", "complex") else None
 
 
